@@ -59,19 +59,20 @@ class Session:
     Attributes:
         trained: the model, after `train` or `load`.
         results: content of `metrics.json`.
+        evaluations: evaluations of the dev files, in their order.
     """
 
     task: Task
     inputs: Inputs
     trained: Trained | None = dataclasses.field(default=None, init=False)
     results: dict[str, Any] = dataclasses.field(default_factory=dict, init=False)
+    evaluations: list[Evaluation] = dataclasses.field(default_factory=list, init=False)
 
     def __post_init__(self):
         self.settings, self.output_dir = self.task.settings, self.task.settings.output_dir
         self._workers: Workers | None = None
         self._encoded: dict[Part, Encoded] = {}
         self._answers: dict[Part, Answers] = {}
-        self._evaluations: list[Evaluation] = []
         self._few_labels: dict[str, Any] = {}  # Of `metrics.json`.
         self._doubtful: list[tuple[str, list[str], list[list]]] = []  # Tables for the report.
 
@@ -147,7 +148,7 @@ class Session:
         started, train = time.monotonic(), self.inputs.of("train")[0]
         few = few_labels.choose(method, self.task, origin, self.trained, encoded, strategy)
         self._few_labels = few.results
-        print(few_labels.describe({**few.results, "train_rows": encoded.num_examples}))
+        print(few_labels.describe({**few.results, "train_rows": encoded.examples.num_examples}))
         if few.logs is not None and self.settings.find_wrong_labels is not False:
             self._doubt(few.logs, encoded)
         if few.model is None:
@@ -313,7 +314,7 @@ class Session:
             for name, value in {**evaluation.figures, **evaluation.details, **seconds, **source}.items():
                 self.results[part.figure(name)] = value
             intervals |= {part.figure(name): list(ends) for name, ends in evaluation.intervals.items()}
-            self._evaluations.append(evaluation)
+            self.evaluations.append(evaluation)
             self._answers[part] = self._answers[part]._replace(decoded=evaluation.decoded)
             if evaluation.chosen:
                 self._keep(evaluation.chosen)
@@ -368,11 +369,6 @@ class Session:
         if self._workers.is_chief and exists(path):
             write_json(path, {**read_json(path), **chosen})
 
-    @property
-    def evaluations(self) -> list[Evaluation]:
-        """The evaluations of the dev files, in their order."""
-        return self._evaluations
-
     # === Report and metrics ===
 
     def report(self, tables: list = ()) -> None:
@@ -388,27 +384,27 @@ class Session:
             return
         self.inputs.bad_rows.write(self.output_dir)
         path = os.path.join(self.output_dir, REPORT_FILE)
-        if not settings.do_train and not self._evaluations and exists(path):
+        if not settings.do_train and not self.evaluations and exists(path):
             return
-        first = self._evaluations[0] if self._evaluations else Evaluation({})
+        first = self.evaluations[0] if self.evaluations else Evaluation({})
         spec = dataclasses.asdict(self.trained.spec)
         of_model = {"max_seq_length": self.trained.spec.sequence_length, **spec}
         # The trained model's own values replace settings that may have been left open.
         shown = {name: of_model.get(name, value) for name, value in dataclasses.asdict(settings).items()}
         report = Report(
             title=f"{self.task.title_of(self.trained.spec)}: {os.path.basename(self.inputs.parts[0].rows.path)}",
-            scores=[score for evaluation in self._evaluations for score in evaluation.scores],
+            scores=[score for evaluation in self.evaluations for score in evaluation.scores],
             history=read_optional_json(os.path.join(self.output_dir, HISTORY_FILE)),
             confusion=first.confusion,
             predictions=first.predictions,
             lengths={part.title: self._encode(part).lengths for part in self.inputs.parts},
             max_length=self.trained.spec.sequence_length,
-            mistakes=[mistake for evaluation in self._evaluations for mistake in evaluation.mistakes],
+            mistakes=[mistake for evaluation in self.evaluations for mistake in evaluation.mistakes],
             settings=shown,
             data=look and DataSection(look.lines, look.counts, self._doubtful),
             notes=self._notes(),
             panels=first.panels,
-            tables=[*(table for evaluation in self._evaluations for table in evaluation.tables), *tables],
+            tables=[*(table for evaluation in self.evaluations for table in evaluation.tables), *tables],
             long_examples=_LONG_EXAMPLES.get(self._long_text, self.task.long_examples),
         )
         write_report(path, report)
@@ -456,7 +452,7 @@ class Session:
                 f"{where}: {reason}"
             )
         notes += [note for part in self.inputs.parts if (note := self._cut(part))]
-        return [*notes, *(note for evaluation in self._evaluations for note in evaluation.notes)]
+        return [*notes, *(note for evaluation in self.evaluations for note in evaluation.notes)]
 
     @property
     def _long_text(self) -> str:

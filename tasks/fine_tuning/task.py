@@ -79,11 +79,6 @@ class Encoded:
     per_token: bool = False
     source: Any = None
 
-    @property
-    def num_examples(self) -> int:
-        """Number of examples in an epoch."""
-        return self.examples.num_examples
-
     def compute_outputs(self, predictor: Predictor, batch_size: int, description: str) -> np.ndarray:
         """Applies a model: float32, shape (N, ...), or (T, C) if it answers for every token."""
         return predictor.compute_outputs(self.examples, batch_size, description, self.per_token)
@@ -382,7 +377,7 @@ class TaskScoring(abc.ABC):
 
     def describe(self, rows: Any, encoded: Encoded, spec: Any) -> dict[str, Any]:
         """Describes the training data for `metrics.json`: JSON values whose names begin with `train_`."""
-        return {"train_rows": encoded.num_examples}
+        return {"train_rows": encoded.examples.num_examples}
 
     def describe_model(self, trained: Trained) -> dict[str, Any]:
         """Describes the model for `metrics.json`: JSON values by name, such as its labels."""

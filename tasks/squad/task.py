@@ -174,7 +174,7 @@ class Squad(task.Task):
         return self.settings.override(spec)
 
     def describe(self, rows, encoded, spec):
-        return {"train_questions": len(rows.questions), "train_windows": encoded.num_examples}
+        return {"train_questions": len(rows.questions), "train_windows": encoded.examples.num_examples}
 
     # === Model ===
 
