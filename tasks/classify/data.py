@@ -56,12 +56,6 @@ class Table(NamedTuple):
         """Returns the one or two texts of row `index` of the N."""
         return (self.texts[index],) if self.text_pairs is None else (self.texts[index], self.text_pairs[index])
 
-    def take(self, indices: Sequence[int]) -> "Table":
-        """Returns the rows with these indices."""
-        columns = {name: getattr(self, name) for name in ("lines", "numbers", "texts", "text_pairs", "labels")}
-        taken = {name: values and [values[index] for index in indices] for name, values in columns.items()}
-        return self._replace(**taken)
-
 
 def names_table(labels: list[str]) -> Table:
     """Returns a table of the labels' names, each with itself as its label."""
@@ -188,8 +182,8 @@ def each_label(labels: Sequence[str] | Sequence[tuple[str, ...]]) -> list[str]:
     return list(itertools.chain.from_iterable(of_row if isinstance(of_row, tuple) else [of_row] for of_row in labels))
 
 
-def keep_known_labels(table: Table, labels: Sequence[str], bad_rows: BadRows) -> Table:
-    """Returns the rows whose label is one of `labels`. The others are bad rows.
+def find_known(table: Table, labels: Sequence[str], bad_rows: BadRows) -> list[bool]:
+    """Returns for each row whether all of its labels are among `labels`. The others are bad rows.
 
     Raises:
         InputError: `bad_rows` refuses a row with another label, which the message names by file and line; or no row is
@@ -198,14 +192,13 @@ def keep_known_labels(table: Table, labels: Sequence[str], bad_rows: BadRows) ->
     known, kept = set(labels), []
     for index, of_row in enumerate(table.labels):
         label = next((name for name in each_label([of_row]) if name not in known), None)
-        if label is None:
-            kept.append(index)
-        else:
+        kept.append(label is None)
+        if label is not None:
             bad_rows.add(table.place(index), f"unknown label {label!r}. Expected {format_labels(labels)}.")
     bad_rows.finish()
-    if not kept:
+    if not any(kept):
         raise InputError(f"{table.path}: no row has one of the labels {format_labels(labels)}. Correct them.")
-    return table.take(kept)
+    return kept
 
 
 # === TensorFlow Datasets ===

@@ -399,7 +399,7 @@ class Classify(task.Task):
                 "Give --text_pair_column for a model of pairs, and only then."
             )
         if table.labels is not None and not spec.is_regression:
-            table = data.keep_known_labels(table, spec.labels, bad_rows)
+            table = self.take_rows(table, data.find_known(table, spec.labels, bad_rows))
         return part.with_rows(table)
 
     def groups(self, rows):

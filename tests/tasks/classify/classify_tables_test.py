@@ -249,13 +249,12 @@ def test_labels_are_the_sorted_set_or_those_given():
 def test_unknown_label_names_file_line_and_expected_set(capsys):
     table = table_of(["a", "c", "b"], "dev.tsv")
     with pytest.raises(InputError, match=re.escape("dev.tsv:3: unknown label 'c'. Expected 'a', 'b'.")):
-        data.keep_known_labels(table, ["a", "b"], BadRows())
+        data.find_known(table, ["a", "b"], BadRows())
     bad_rows = BadRows("skip")
-    kept = data.keep_known_labels(table, ["a", "b"], bad_rows)
-    assert kept.labels == ["a", "b"] and kept.lines == [2, 4] and kept.numbers == [0, 2] and kept.num_rows == 3
+    assert data.find_known(table, ["a", "b"], bad_rows) == [True, False, True]
     assert bad_rows.rows == [("dev.tsv:3", "unknown label 'c'. Expected 'a', 'b'.")]
     with pytest.raises(InputError, match="no row has one of the labels 'd', 'e'"):
-        data.keep_known_labels(table, ["d", "e"], BadRows("skip"))
+        data.find_known(table, ["d", "e"], BadRows("skip"))
     many = [f"{i:03d}" for i in range(150)]
     assert data.format_labels(many).endswith("'019', ... (150 in all)")
 
