@@ -53,25 +53,28 @@ def mean_loss(losses: np.ndarray, ids: np.ndarray) -> float:
     return float(losses.sum() / max(np.count_nonzero(ids >= 0), 1))
 
 
+def count_total(gold: Tags, predicted: Tags) -> np.ndarray:
+    """Counts the entities of all types together: correct, predicted and gold ones, int64, shape (S, 3)."""
+    return sum(tag_schemes.count_entities(gold, predicted).values(), np.zeros((len(gold), 3), np.int64))
+
+
 def score(gold: Tags, predicted: Tags) -> dict[str, float]:
     """Returns F1, precision and recall over all entities (micro average, as in seqeval), and token accuracy."""
-    overall, _ = tag_schemes.score_entities(gold, predicted)
+    overall = tag_schemes.score_counts(count_total(gold, predicted))
     figures = {name: getattr(overall, name) for name in MAIN}
     return {**figures, "token_accuracy": tag_schemes.token_accuracy(gold, predicted)}
 
 
 def score_intervals(gold: Tags, predicted: Tags) -> dict[str, list[float]]:
     """Returns 95% bootstrap intervals over the sentences, [low, high], of F1, precision and recall."""
-    by_type = tag_schemes.count_entities(gold, predicted).values()
-    counts = sum(by_type, np.zeros((len(gold), 3), np.int64))
     statistics = {name: lambda drawn, name=name: getattr(tag_schemes.score_counts(drawn), name) for name in MAIN}
-    return intervals(statistics, counts)
+    return intervals(statistics, count_total(gold, predicted))
 
 
 def score_types(gold: Tags, predicted: Tags) -> dict[str, dict]:
     """Returns precision, recall, f1, correct, predicted and gold for each entity type."""
-    _, types = tag_schemes.score_entities(gold, predicted)
-    return {name or NO_TYPE: values._asdict() for name, values in types.items()}
+    counts = tag_schemes.count_entities(gold, predicted)
+    return {name or NO_TYPE: tag_schemes.score_counts(rows)._asdict() for name, rows in counts.items()}
 
 
 def confusion(gold: Tags, predicted: Tags) -> tuple[list[str], np.ndarray]:

@@ -176,6 +176,9 @@ def count_entities(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[s
 
     Raises:
         ValueError: the lengths differ, or a string is not a tag.
+
+    >>> count_entities([["B-person", "O", "B-place"]], [["B-person", "O", "O"]])
+    {'person': array([[1, 1, 1]]), 'place': array([[0, 0, 1]])}
     """
     if [len(tags) for tags in gold] != [len(tags) for tags in predicted]:
         raise ValueError("`predicted` must have the sentences and lengths of `gold`. Received: other lengths.")
@@ -197,22 +200,6 @@ def score_counts(counts: np.ndarray) -> Score:
 
 def _quotient(part: int, whole: int) -> float:
     return part / whole if whole else 0.0
-
-
-def score_entities(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> tuple[Score, dict[str, Score]]:
-    """Scores predicted tags over all entities (micro average) and by type.
-
-    Args:
-        gold, predicted: as in `count_entities`.
-
-    >>> overall, _ = score_entities([["B-person", "O", "B-place"]], [["B-person", "O", "O"]])
-    >>> overall.precision, overall.recall
-    (1.0, 0.5)
-    """
-    counts = count_entities(gold, predicted)
-    return score_counts(sum(counts.values(), np.zeros((len(gold), 3), np.int64))), {
-        entity_type: score_counts(rows) for entity_type, rows in counts.items()
-    }
 
 
 def token_accuracy(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> float:

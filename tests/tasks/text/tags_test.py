@@ -133,18 +133,19 @@ def test_entities_by_hand():
 def test_scores_by_hand():
     gold = [["B-a", "I-a", "O", "B-b"], ["B-a", "O"], ["O"]]
     predicted = [["B-a", "I-a", "O", "B-a"], ["B-a", "I-a"], ["B-b"]]
-    overall, types = tags.score_entities(gold, predicted)
-    assert overall == (1 / 4, 1 / 3, 2 / 7, 1, 4, 3)
+    counts = tags.count_entities(gold, predicted)
+    assert tags.score_counts(counts["a"] + counts["b"]) == (1 / 4, 1 / 3, 2 / 7, 1, 4, 3)
+    types = {name: tags.score_counts(rows) for name, rows in counts.items()}
     assert types == {"a": (1 / 3, 1 / 2, 2 / 5, 1, 3, 2), "b": (0.0, 0.0, 0.0, 0, 1, 1)}
     assert list(types) == ["a", "b"]
-    counts = tags.count_entities(gold, predicted)
     np.testing.assert_array_equal(counts["a"], [[1, 2, 1], [0, 1, 1], [0, 0, 0]])
     assert tags.score_counts(counts["a"][[0, 0, 1]]) == tags.Score(2 / 5, 2 / 3, 1 / 2, 2, 5, 3)
     assert tags.token_accuracy(gold, predicted) == 4 / 7
 
 
 def test_without_entities_the_scores_are_zero():
-    assert tags.score_entities([["O"]], [["O"]]) == ((0.0, 0.0, 0.0, 0, 0, 0), {})
+    assert tags.count_entities([["O"]], [["O"]]) == {}
+    assert tags.score_counts(np.zeros((1, 3), int)) == (0.0, 0.0, 0.0, 0, 0, 0)
     assert tags.token_accuracy([], []) == 0.0
 
 
@@ -177,7 +178,9 @@ def test_scores_are_seqeval_s():
             gold, predicted = ([random_tags(generator, length=length) for length in lengths] for _ in range(2))
             if not any(map(tags.find_entities, [*gold, *predicted])):
                 continue  # seqeval fails.
-            overall, types = tags.score_entities(gold, predicted)
+            counts = tags.count_entities(gold, predicted)
+            overall = tags.score_counts(sum(counts.values()))
+            types = {name: tags.score_counts(rows) for name, rows in counts.items()}
             theirs = [getattr(metrics, f"{name}_score")(gold, predicted) for name in ("precision", "recall", "f1")]
             np.testing.assert_allclose(overall[:3], theirs, rtol=1e-12)
             assert tags.token_accuracy(gold, predicted) == pytest.approx(metrics.accuracy_score(gold, predicted))
