@@ -25,8 +25,7 @@ def count_all(tags: Tags) -> int:
 
 def write_tags(path: str, documents: Documents, predicted: Tags) -> None:
     """Writes the columns token, the file's own tag in IOB2 (if it has tags), and predicted tag."""
-    gold = [] if documents.tags is None else [documents.tags]
-    write_conll(path, documents, *gold, [tag for tags in predicted for tag in tags])
+    write_conll(path, documents, [tag for tags in predicted for tag in tags])
 
 
 def predict_tags(logits: np.ndarray, labels: Sequence[str], documents: Documents) -> Tags:

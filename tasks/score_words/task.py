@@ -85,8 +85,7 @@ class ScoreWords(WordTask):
     def write_predictions(self, answers, output_dir):
         """Writes the columns token, the file's own number (if it has numbers), and predicted number."""
         documents, path = answers.part.rows, os.path.join(output_dir, PREDICTIONS)
-        own = [] if documents.tags is None else [documents.tags]
-        write_conll(path, documents, *own, [f"{score:.4f}" for score in answers.outputs[:, 0]])
+        write_conll(path, documents, [f"{score:.4f}" for score in answers.outputs[:, 0]])
         return [path], {"test_words": len(documents.tokens)}
 
 

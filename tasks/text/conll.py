@@ -221,15 +221,18 @@ def _tag(fields: list[str], column: int) -> str:
 # === Writing ===
 
 
-def write_conll(path: str, documents: Documents, *columns: Sequence[str]) -> None:
-    """Writes the tokens and further columns atomically, in the format that `read_conll` reads.
+def write_conll(path: str, documents: Documents, answers: Sequence[str]) -> None:
+    """Writes the columns token, the file's own tag (if it has tags), and answer, in the format that `read_conll` reads.
+
+    The file is written atomically.
 
     Args:
         path: the file to write.
         documents: the tokens, sentences and -DOCSTART- lines to write; its delimiter becomes a tab or a blank.
-        columns: N values each, such as the gold tags and the predicted ones.
+        answers: N values, such as the predicted tags.
     """
     delimiter = "\t" if documents.delimiter == "tab" else " "
+    columns = [answers] if documents.tags is None else [documents.tags, answers]
     rows = list(zip(documents.tokens, *columns, strict=True))
     starts = set(documents.document_splits[:-1].tolist()) if documents.has_document_lines else ()
     with atomic_path(path) as temporary, open(temporary, "w", encoding="utf-8", newline="\n") as file:
