@@ -35,17 +35,11 @@ class WarmupLinearDecay(_Schedule):
         learning_rate: float >= 0, the peak.
         num_train_steps: int >= 1, the step at which the rate reaches 0.
         num_warmup_steps: int from 0 to `num_train_steps`.
-
-    Raises:
-        ValueError: an argument is outside its range.
     """
 
     def __init__(self, learning_rate: float, num_train_steps: int, num_warmup_steps: int = 0):
         super().__init__()
         keep_arguments(self, locals())
-        if not (learning_rate >= 0.0 and num_train_steps >= 1 and 0 <= num_warmup_steps <= num_train_steps):
-            received = f"{learning_rate=}, {num_train_steps=}, {num_warmup_steps=}"
-            raise ValueError(f"A rate must be 0 or more, and a warm-up end with the training. Received: {received}")
 
     def __call__(self, step):
         """Returns the rate, a float32 scalar, of the update that follows `step` finished ones (int scalar)."""
@@ -58,44 +52,31 @@ class WarmupLinearDecay(_Schedule):
 
 
 class WarmupConstantDecay(_Schedule):
-    """Linear warm-up to the peak, which stays until a linear decay to 0.
+    """Linear warm-up to the peak, which stays until half of the steps are done, then a linear decay to 0.
 
-        learning_rate * min(1, step / num_warmup_steps, (num_train_steps - step) / num_decay_steps)
+        learning_rate * min(1, step / num_warmup_steps, 2 (num_train_steps - step) / num_train_steps)
 
     Args:
         learning_rate: float >= 0, the peak.
         num_train_steps: int >= 1, the step at which the rate reaches 0.
-        num_warmup_steps: int >= 0.
-        num_decay_steps: int >= 1; together with the warm-up at most `num_train_steps`. Default: half of all steps, if
-            the warm-up leaves as many.
-
-    Raises:
-        ValueError: an argument is outside its range.
+        num_warmup_steps: int from 0 to half of `num_train_steps`.
     """
 
-    def __init__(
-        self, learning_rate: float, num_train_steps: int, num_warmup_steps: int = 0, num_decay_steps: int | None = None
-    ):
+    def __init__(self, learning_rate: float, num_train_steps: int, num_warmup_steps: int = 0):
         super().__init__()
-        if num_decay_steps is None:
-            num_decay_steps = min(max(1, num_train_steps // 2), num_train_steps - num_warmup_steps)
         keep_arguments(self, locals())
-        fits = num_warmup_steps >= 0 and 1 <= num_decay_steps <= num_train_steps - num_warmup_steps
-        if not (learning_rate >= 0.0 and fits):
-            received = f"{learning_rate=}, {num_train_steps=}, {num_warmup_steps=}, {num_decay_steps=}"
-            raise ValueError(f"A rate must be 0 or more, and its phases fit into the training. Received: {received}")
-        # A variable, so that a graph need not be built again for another end. Exact up to 2^24 steps.
-        self._decay = keras.Variable([num_train_steps, num_decay_steps], trainable=False, dtype="float32")
+        # A variable, so that the graph need not be traced again when the end moves. Exact up to 2^24 steps.
+        self._end = keras.Variable(num_train_steps, trainable=False, dtype="float32")
 
     def end_at(self, num_train_steps: int) -> None:
-        """Moves the end; the decay takes half of all steps."""
-        self.num_train_steps, self.num_decay_steps = num_train_steps, num_train_steps // 2
-        self._decay.assign([self.num_train_steps, self.num_decay_steps])
+        """Moves the last step."""
+        self.num_train_steps = num_train_steps
+        self._end.assign(num_train_steps)
 
     def __call__(self, step):
         """Returns the rate, a float32 scalar, of the update that follows `step` finished ones (int scalar)."""
         step = ops.cast(step, "float32")
-        share = ops.clip((self._decay[0] - step) / self._decay[1], 0.0, 1.0)
+        share = ops.clip(2.0 * (self._end - step) / self._end, 0.0, 1.0)
         if self.num_warmup_steps:
             share = ops.minimum(share, step / self.num_warmup_steps)
         return self.learning_rate * share
