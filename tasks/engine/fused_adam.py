@@ -1,4 +1,4 @@
-"""Adam updates by TensorFlow's fused kernel. The optimizers also run on Keras's other backends, without it."""
+"""Adam updates by TensorFlow's fused kernel."""
 
 import tensorflow as tf
 

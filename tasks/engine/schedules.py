@@ -7,12 +7,11 @@ from keras_bert.encoder.layer import arguments_of, keep_arguments
 
 
 class Registered:
-    """Registers subclasses with Keras by their names, also under the package's former name, for files of that time."""
+    """Registers subclasses with Keras by their names."""
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
-        for package in ("keras_bert_zoo", "keras_bert"):
-            keras.saving.register_keras_serializable(package)(cls)
+        keras.saving.register_keras_serializable("keras_bert")(cls)
 
 
 class _Schedule(Registered, keras.optimizers.schedules.LearningRateSchedule):

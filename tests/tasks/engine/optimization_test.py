@@ -1,11 +1,4 @@
-"""The schedule against google-research/bert's formula, Adam against NumPy and torch: eagerly, in XLA, on torch.
-
-Run as a script (`optimization_test.py steps DIRECTORY`) it does its steps on the Keras backend of the environment.
-"""
-
-import os
-import subprocess
-import sys
+"""The schedule against google-research/bert's formula, Adam against NumPy and torch: eagerly and in XLA."""
 
 import keras
 import numpy as np
@@ -150,35 +143,3 @@ def test_slices_of_a_table_count_as_zeros_elsewhere(name):
         results.append(variable.numpy())
     np.testing.assert_allclose(results[0], results[1], rtol=1e-6)
     assert np.abs(results[0][0] - start["table"][0]).max() > 0  # Decay reaches the rows without gradient.
-
-
-def steps(directory: str) -> None:
-    start, gradients = draw(SHAPES, seed=4)
-    for name in PROFILES:
-        np.savez(os.path.join(directory, name), **run_steps(build_optimizer(name, 0.1, 8), start, gradients))
-
-
-@pytest.mark.slow
-@pytest.mark.oracle
-def test_torch_backend_gives_what_tensorflow_gives(tmp_path):
-    pytest.importorskip("torch")
-    environment = {**os.environ, "KERAS_BACKEND": "torch"}
-    command = [sys.executable, __file__, "steps", str(tmp_path)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    start, gradients = draw(SHAPES, seed=4)
-    for name in PROFILES:
-        theirs = np.load(tmp_path / f"{name}.npz")
-        for path, value in run_steps(build_optimizer(name, 0.1, 8), start, gradients).items():
-            np.testing.assert_allclose(theirs[path], value, rtol=3e-5, atol=1e-5)
-
-
-if __name__ == "__main__":
-    {"steps": steps}[sys.argv[1]](sys.argv[2])
-
-
-@pytest.mark.parametrize("name", ["BertAdam", "BertAdamW", "BertLamb", "WarmupLinearDecay"])
-def test_classes_are_found_by_the_names_of_before(name):
-    cls = keras.saving.get_registered_object(f"keras_bert_zoo>{name}")
-    assert cls is keras.saving.get_registered_object(f"keras_bert>{name}") is not None
-    assert keras.saving.get_registered_name(cls) == f"keras_bert>{name}"
