@@ -69,14 +69,9 @@ def update_rules(variables: Sequence, weight_decay: float = 0.01, layer_decay: f
 
     Returns:
         One rule per variable, in the order of `variables`.
-
-    Raises:
-        ValueError: `layer_decay` has no effect, since no variable belongs to an encoder layer.
     """
     paths = [variable.path for variable in variables]
     layers = [int(match[1]) + 1 for match in map(_ENCODER_LAYER.search, paths) if match]
-    if layer_decay != 1.0 and not layers:
-        raise ValueError(f"`layer_decay` needs layers named transformer_layer_<number>. Received: {', '.join(paths)}")
     return [_update_rule(path, weight_decay, layer_decay, max(layers, default=0)) for path in paths]
 
 
@@ -366,9 +361,6 @@ def build_optimizer(
         layer_decay: factor of the learning rate from each encoder layer to the one below; see `update_rules`.
         lr_schedule: a key of `SCHEDULES`.
         **options: further arguments of the profile's class, such as `beta_2`.
-
-    Raises:
-        ValueError: a schedule out of range.
     """
     schedule = SCHEDULES[lr_schedule](learning_rate, num_train_steps, num_warmup_steps)
     return PROFILES[name](learning_rate=schedule, layer_decay=layer_decay, **options)

@@ -287,6 +287,11 @@ def test_frozen_layers_stay_and_early_stopping_keeps_the_best_after_a_stop_too(p
     assert session.results["loss"] == 0.5 and len(counted) == 3  # The best weights are not the last.
 
 
+def test_a_layer_decay_goes_with_an_encoder_that_is_frozen_as_a_whole(preset, tmp_path):
+    _, _, changed = train(preset, tmp_path, num_frozen_layers=2, layer_decay=0.9)
+    assert changed and all(path.startswith(("pooled_dense/", "classification/")) for path in changed)
+
+
 def test_early_stopping_needs_an_evaluation():
     settings = FineTuningSettings(output_dir="", preset="x", early_stopping_patience=1)
     with pytest.raises(InputError, match="--early_stopping_patience needs an evaluation"):
