@@ -10,7 +10,6 @@ from tasks.settings import Settings, changeable, kinds_of, setting
 
 # The classes are in `tasks.engine.optimization`, in this order, which imports TensorFlow.
 OPTIMIZERS = ("bert-2018", "adamw", "lamb", "muon")
-DISTRIBUTION_STRATEGIES = ("one_device", "mirrored", "multi_worker_mirrored", "tpu")
 POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}  # Keras's names.
 
 
@@ -42,7 +41,7 @@ class TrainingSettings(Settings):
         "one_device",
         "one_device: one GPU if there is one, else the CPU; mirrored: all GPUs of this machine; "
         "multi_worker_mirrored: the machines in the environment variable TF_CONFIG; tpu: the TPU in --tpu.",
-        choices=DISTRIBUTION_STRATEGIES,
+        choices=("one_device", "mirrored", "multi_worker_mirrored", "tpu"),
         subject="devices",
     )
     num_gpus: int | None = changeable(None, "Number of GPUs to use; default: all. 0: the CPU.", at_least=0)

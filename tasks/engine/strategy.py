@@ -12,7 +12,7 @@ import keras
 import tensorflow as tf
 
 from keras_bert.errors import InputError, first_line
-from tasks.engine.settings import DISTRIBUTION_STRATEGIES, POLICIES
+from tasks.engine.settings import POLICIES
 from tasks.engine.workers import is_reachable
 
 _TF_CONFIG_EXAMPLE = (
@@ -40,12 +40,7 @@ def build_strategy(
 
     Raises:
         InputError: `num_gpus` exceeds the GPUs found; TF_CONFIG is missing or wrong; the TPU cannot be reached.
-        ValueError: an unknown name.
     """
-    if distribution_strategy not in DISTRIBUTION_STRATEGIES:
-        raise ValueError(
-            f"`distribution_strategy` must be one of {DISTRIBUTION_STRATEGIES}. Received: {distribution_strategy!r}"
-        )
     if distribution_strategy == "tpu":
         return _tpu_strategy(tpu)
     if distribution_strategy == "multi_worker_mirrored":

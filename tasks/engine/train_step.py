@@ -137,11 +137,6 @@ class TrainStep:
         self.figure_names = list(figures)
         return figures
 
-    @property
-    def compiled(self) -> tf.types.experimental.PolymorphicFunction | None:
-        """The step as one XLA program, or None if it is not compiled as a whole."""
-        return None if self._run == self._step else self._run
-
     def _step(self, features, labels) -> dict[str, tf.Tensor]:
         context = tf.distribute.get_replica_context()
         self._seed_dropout(context)
