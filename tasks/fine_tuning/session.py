@@ -425,20 +425,15 @@ class Session:
                 )
             )
         card = Card(
-            title=report.title,
+            report=report,
             task="regression" if getattr(self.trained.spec, "is_regression", False) else self.task.name,
             config=encoder and encoder.bert_config,
             num_parameters=self.trained.model.count_params(),
             tokenizer=tokenizer_identity(self.trained.tokenizer),
             start=(settings.preset or settings.init_checkpoint) if settings.load_weights else "random weights",
-            max_length=report.max_length,
-            long_examples=report.long_examples,
             data=data,
             metrics=self.results,
             scores=list(self.results.get("intervals", ())),
-            history=report.history or {},
-            mistakes=report.mistakes,
-            notes=report.notes,
         )
         write_card(self.output_dir, card)
 

@@ -20,7 +20,7 @@ import yaml
 from keras_bert.config import BertConfig
 from keras_bert.files import absolute, exists, is_directory, read_lines, write_lines
 from tasks.report import formatting
-from tasks.report.page import Mistake, worst_mistakes
+from tasks.report.page import Mistake, Report, worst_mistakes
 from tasks.settings import Settings
 
 CARD_FILE = "README.md"
@@ -67,36 +67,26 @@ class Card:
     """What a training knows about its model.
 
     Attributes:
-        title: heading.
+        report: the report of the run, of which the card has the title, history, longest sequence, mistakes and notes.
         task: a key of `PIPELINES`, or the name of a head that is not listed there.
         config: sizes of the encoder; None if the model has no encoder of its own.
         num_parameters: number of parameters of the whole model.
         tokenizer: `tasks.engine.settings.tokenizer_identity`.
         start: preset or checkpoint that the training started from; None if nobody knows it any more.
-        max_length: longest sequence in tokens.
-        long_examples: treatment of longer examples: "cut", "split into windows", ...
         data: files of the run.
         metrics: content of `metrics.json`.
         scores: the names in `metrics` that are scores, the main one first.
-        history: content of `history.json`.
-        mistakes: as in `tasks.report.page.Report`.
-        notes: sentences on what limits the model.
     """
 
-    title: str
+    report: Report
     task: str
     config: BertConfig | None
     num_parameters: int
     tokenizer: dict
     start: str | None
-    max_length: int
     data: Sequence[Data]
     metrics: dict[str, Any]
     scores: Sequence[str]
-    history: dict
-    long_examples: str = "cut"
-    mistakes: Sequence[Mistake] = ()
-    notes: Sequence[str] = ()
 
 
 def command_line(command: str, settings: Settings) -> str:
@@ -124,17 +114,18 @@ def write_card(directory: str, card: Card) -> None:
     environment = formatting.environment(autoescape=False)
     environment.filters["plain"] = plain
     environment.filters["figure"] = lambda value: f"{value:.4g}" if isinstance(value, int | float) else ""
-    evaluations = card.history.get("evaluations", [])
+    report, evaluations = card.report, (card.report.history or {}).get("evaluations", [])
     body = environment.get_template("card.md.j2").render(
         card=card,
-        worst=[_describe(mistake) for mistake in worst_mistakes(card.mistakes, _NUM_MISTAKES)],
+        report=report,
+        worst=[_describe(mistake) for mistake in worst_mistakes(report.mistakes, _NUM_MISTAKES)],
         scores=[(name, *_score(name, card.metrics)) for name in card.scores],
         curve=[(row["step"], row.get(card.scores[0]) if card.scores else None, row.get("loss")) for row in evaluations],
         hardware=hardware(),
         python=platform.python_version(),
         versions=list(_versions()),
     )
-    save(directory, head(card.task, card.start, card.title, card.metrics, card.scores, card.data) + body)
+    save(directory, head(card.task, card.start, report.title, card.metrics, card.scores, card.data) + body)
 
 
 def _versions() -> Iterator[str]:

@@ -25,6 +25,7 @@ from export.server.config_files import ModelSettings, read_batching_parameters
 from export.server.server_settings import ServerSettings
 from keras_bert.files import read_json
 from tasks.report import card
+from tasks.report.page import Report
 
 # Signatures of every kind: examples, one output and several, and lists of texts and of answers.
 KEPT = ["regression of pairs", "multiple_choice", "fill_mask"]
@@ -138,14 +139,14 @@ def test_the_readme_names_everything(exported, name):
 def test_the_card_of_the_training_comes_along(exported, tmp_path):
     head, base = exported(KEPT[0])
     figures = {"accuracy": 0.75, "majority_accuracy": 0.5, "train_steps": 9}
-    known = {"task": "classification", "config": None, "num_parameters": 7, "max_length": 16, "history": {}}
+    known = {"task": "classification", "config": None, "num_parameters": 7}
     vocabulary = {"do_lower_case": True, "vocabulary_checksum": 1}
     data = [card.Data("train", "a.csv", 9), card.Data("validation", "a.csv", 8), card.Data("dev", "dev.csv", 8)]
     (tmp_path / "metrics.json").write_text("{}")
     card.write_card(
         str(tmp_path),
         card.Card(
-            "A [run](x)",
+            Report("A [run](x)", max_length=16),
             tokenizer=vocabulary,
             start="hf://a/b",
             data=data,

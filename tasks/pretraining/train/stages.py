@@ -104,28 +104,26 @@ def _run(settings: PretrainingSettings, strategy: tf.distribute.Strategy, starte
 
 def _write_pages(trainer: Trainer, tokenizer, data: list[Data], metrics: dict, settings: PretrainingSettings) -> None:
     """Writes the model card and the report."""
-    history = read_optional_json(os.path.join(settings.output_dir, "history.json"))
-    card = Card(
+    report = Report(
         title="Pre-trained BERT",
+        history=read_optional_json(os.path.join(settings.output_dir, "history.json")),
+        max_length=settings.max_seq_length,
+        tables=[("Figures", ["figure", "value"], [list(figure) for figure in metrics.items()])],
+        settings=dataclasses.asdict(settings),
+    )
+    write_report(os.path.join(settings.output_dir, REPORT_FILE), report)
+    card = Card(
+        report=report,
         task="fill_mask",
         config=trainer.model.backbone.bert_config,
         num_parameters=trainer.model.count_params(),
         tokenizer=tokenizer_identity(tokenizer),
         start=(settings.init_checkpoint or "random weights") if settings.do_train else None,
-        max_length=settings.max_seq_length,
         data=data,
         metrics=metrics,
         scores=[name for name in _SCORES if name in metrics],
-        history=history,
     )
     write_card(settings.output_dir, card)
-    report = Report(
-        title=card.title,
-        history=history,
-        tables=[("Figures", ["figure", "value"], [list(figure) for figure in metrics.items()])],
-        settings=dataclasses.asdict(settings),
-    )
-    write_report(os.path.join(settings.output_dir, REPORT_FILE), report)
 
 
 class _Data(NamedTuple):
