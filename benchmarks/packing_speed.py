@@ -137,8 +137,8 @@ def main(argv: list[str]) -> None:
         plan = plan_packing(files, indexes, max_seq_length=sizes["max_seq_length"])
         seconds = time.perf_counter() - start
         print(
-            f"{plan.num_records} instances of {len(list(paragraphs()))} paragraphs, {plan.num_rows} rows packed, "
-            f"checked and planned in {seconds:.1f} s"
+            f"{len(plan.row_of_record)} instances of {len(list(paragraphs()))} paragraphs, {plan.num_rows} rows "
+            f"packed, checked and planned in {seconds:.1f} s"
         )
         make = functools.partial(
             TrainBatches,
@@ -155,10 +155,12 @@ def main(argv: list[str]) -> None:
         steps = {
             name: build_step(layout, vocabulary_size, os.path.join(directory, name)) for name, layout in layouts.items()
         }
-        print_table(measure(steps, batches, FLAGS.rounds), plan)
+        real = sum(int(index.lengths.sum()) for index in indexes) / sizes["max_seq_length"]
+        shares = {name: real / len(plan.row_of_record) for name in layouts} | {"packed": real / plan.num_rows}
+        print_table(measure(steps, batches, FLAGS.rounds), shares)
 
 
-def print_table(timings: dict[str, list[tuple[float, float]]], plan) -> None:
+def print_table(timings: dict[str, list[tuple[float, float]]], shares: dict[str, float]) -> None:
     """Prints a row for each side."""
     rates = {name: [tokens / seconds for seconds, tokens in steps] for name, steps in timings.items()}
     print(
@@ -168,10 +170,9 @@ def print_table(timings: dict[str, list[tuple[float, float]]], plan) -> None:
     print("| rows | real tokens | seconds a step | real tokens a second | packed / this |")
     print("| --- | --- | --- | --- | --- |")
     for name, steps in timings.items():
-        share = plan.real_token_share_after if name == "packed" else plan.real_token_share_before
         seconds = statistics.median(seconds for seconds, _ in steps)
         ratio = statistics.median(ours / theirs for ours, theirs in zip(rates["packed"], rates[name], strict=True))
-        print(f"| {name} | {share:.1%} | {seconds:.2f} | {statistics.median(rates[name]):,.0f} | {ratio:.2f} |")
+        print(f"| {name} | {shares[name]:.1%} | {seconds:.2f} | {statistics.median(rates[name]):,.0f} | {ratio:.2f} |")
 
 
 if __name__ == "__main__":

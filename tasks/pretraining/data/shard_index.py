@@ -37,8 +37,6 @@ class ShardIndex(NamedTuple):
     Attributes:
         fingerprint: size of the file, CRC-32 of samples of it, and `GROUP`: whether the index still fits.
         sizes: the `max_seq_length` and `max_predictions_per_seq` of its records.
-        num_records: N.
-        num_real_tokens: tokens that are not padding.
         checksum: CRC-32 of the CRC-32 of each record's numbers.
         highest: shape (2, 2), the highest `token_ids` and `mask_ids`, each with its record, from 1.
         first_hole: the first record, from 1, with padding before a real token; 0 if there is none.
@@ -52,8 +50,6 @@ class ShardIndex(NamedTuple):
 
     fingerprint: np.ndarray
     sizes: np.ndarray
-    num_records: np.ndarray
-    num_real_tokens: np.ndarray
     checksum: np.ndarray
     highest: np.ndarray
     first_hole: np.ndarray
@@ -149,12 +145,12 @@ def total(files: list[str], indexes: list[ShardIndex], vocabulary_size: int) -> 
             if highest >= vocabulary_size:
                 raise _out_of_range(f"{path}: record {record}", name, vocabulary_size, highest)
         answer_counts[: len(index.answer_counts)] += index.answer_counts
-    num_records = sum(int(index.num_records) for index in indexes)
+    num_records = sum(len(index.lengths) for index in indexes)
     if not num_records:
         raise InputError(f"{', '.join(files)}: no record. Create the data again with bert-create-pretraining-data.")
     return RecordStatistics(
         num_records=num_records,
-        num_real_tokens=sum(int(index.num_real_tokens) for index in indexes),
+        num_real_tokens=sum(int(index.lengths.sum(dtype=np.int64)) for index in indexes),
         answer_counts=answer_counts,
         next_sentence_counts=sum(index.next_sentence_counts for index in indexes),
         checksum=zlib.crc32(np.array([index.checksum for index in indexes], "<u4")),
@@ -257,8 +253,6 @@ def make_index(path: str, figures: RecordFigures, sizes: tuple[int, int]) -> Sha
     return ShardIndex(
         fingerprint=np.array(_fingerprint(path), np.int64),
         sizes=np.array(sizes, np.int64),
-        num_records=np.int64(len(figures.lengths)),
-        num_real_tokens=figures.lengths.sum(dtype=np.int64),
         checksum=np.int64(zlib.crc32(figures.checksums.astype("<u4"))),
         offsets=np.concatenate([np.zeros(1, np.int64), ends])[:-1][::GROUP],
         rows=np.zeros(0, np.int16),

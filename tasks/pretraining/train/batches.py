@@ -188,11 +188,12 @@ def _blocks(indexes: list[ShardIndex], packing: PackingPlan | None) -> _Blocks:
     tables = []
     first = 0
     for number, index in enumerate(indexes):
-        starts = np.arange(0, index.num_records, size)
+        num_records = len(index.lengths)
+        starts = np.arange(0, num_records, size)
         offsets = index.offsets[starts // shard_index.GROUP]
-        sizes = np.minimum(index.num_records - starts, size)
+        sizes = np.minimum(num_records - starts, size)
         tables.append(np.stack([np.full_like(starts, number), offsets, first + starts, sizes]))
-        first += index.num_records
+        first += num_records
     file, offset, first, records = np.concatenate(tables, axis=1)
     units = packing.rows_per_window if packing else records
     # Eager constants: inside a graph they would count towards its limit of 2 GB.

@@ -34,7 +34,6 @@ class PackingPlan:
         row_of_record: int16, shape (N,), number of the record's row within its window, in the files' order. A file's
             last window may be smaller.
         rows_per_window: int64, shape (windows,).
-        num_real_tokens: int.
         max_seq_length: int, S.
         examples_per_row: int, K.
         predictions_per_row: int, Q.
@@ -42,29 +41,14 @@ class PackingPlan:
 
     row_of_record: np.ndarray
     rows_per_window: np.ndarray
-    num_real_tokens: int
     max_seq_length: int
     examples_per_row: int
     predictions_per_row: int
 
     @property
-    def num_records(self) -> int:
-        return len(self.row_of_record)
-
-    @property
     def num_rows(self) -> int:
         """Rows of an epoch."""
         return int(self.rows_per_window.sum())
-
-    @property
-    def real_token_share_before(self) -> float:
-        """Share of the positions that hold a real token when every instance has a row of its own."""
-        return self.num_real_tokens / (self.num_records * self.max_seq_length)
-
-    @property
-    def real_token_share_after(self) -> float:
-        """The same, packed."""
-        return self.num_real_tokens / (self.num_rows * self.max_seq_length)
 
 
 # === Planning ===
@@ -97,7 +81,6 @@ def plan_packing(
     return PackingPlan(
         row_of_record=np.concatenate(rows),
         rows_per_window=rows_per_window,
-        num_real_tokens=sum(int(index.num_real_tokens) for index in indexes),
         max_seq_length=max_seq_length,
         examples_per_row=int(examples.max()),
         predictions_per_row=int(predictions.max()),

@@ -212,11 +212,12 @@ def _train(
     if settings.time_budget_minutes:
         figures["num_train_steps"] = budget.num_steps
     if plan is not None:
-        figures["real_token_share"] = plan.real_token_share_before
-        figures["packed_real_token_share"] = plan.real_token_share_after
+        length = settings.max_seq_length
+        figures["real_token_share"] = records.num_real_tokens / (records.num_records * length)
+        figures["packed_real_token_share"] = records.num_real_tokens / (plan.num_rows * length)
     if steps > 0:
         seconds = time.monotonic() - start - (evaluation.seconds if evaluation else 0.0)
-        num_examples = steps * settings.train_batch_size * (plan.num_records / plan.num_rows if plan else 1)
+        num_examples = steps * settings.train_batch_size * (records.num_records / plan.num_rows if plan else 1)
         figures |= _speed_figures(seconds, num_examples, records, speed)
         figures["train_command"] = command_line("bert-pretrain", settings)
     return figures

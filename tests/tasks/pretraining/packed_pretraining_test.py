@@ -107,11 +107,8 @@ def test_rows_of_a_window_by_hand():
 
 def test_the_plan_says_what_packing_gains(source, plan):
     real = int(source[1].sum())
-    assert (plan.num_records, plan.num_real_tokens) == (N, real)
-    assert len(plan.rows_per_window) == 3
-    assert plan.real_token_share_before == pytest.approx(real / (N * S))
-    assert plan.real_token_share_after == pytest.approx(real / (plan.num_rows * S))
-    assert plan.real_token_share_before < 0.45 < 0.9 < plan.real_token_share_after
+    assert len(plan.row_of_record) == N and len(plan.rows_per_window) == 3
+    assert real / (N * S) < 0.45 < 0.9 < real / (plan.num_rows * S)
     assert P <= plan.predictions_per_row < 2 * P
     assert plan.examples_per_row > 2
 
@@ -365,6 +362,5 @@ def test_an_instance_as_long_as_the_row_has_it_alone(tmp_path):
             writer.write(serialize_instance(tokens, 9, positions, tokens[positions], False, **LENGTHS))
     full = plan_of([path])
     assert (full.num_rows, full.examples_per_row, full.predictions_per_row) == (3, 1, 1)
-    assert full.real_token_share_before == full.real_token_share_after == 1.0
     (row, *_) = rows_of(make([path], full)(0), 1)
     np.testing.assert_array_equal(row["token_ids"], tokens)

@@ -142,10 +142,10 @@ def test_indexes_are_kept_and_made_anew_for_another_file(files, tmp_path, monkey
     for name in index._fields:
         np.testing.assert_array_equal(getattr(again, name), getattr(index, name))
     shutil.copyfile(files[1], path)
-    assert shard_index.read_indexes([path], **LENGTHS)[0].num_records == 6
+    assert len(shard_index.read_indexes([path], **LENGTHS)[0].lengths) == 6
     with open(shard_index.index_path(path), "r+b") as file:
         file.truncate(100)
-    assert shard_index.read_indexes([path], **LENGTHS)[0].num_records == 6
+    assert len(shard_index.read_indexes([path], **LENGTHS)[0].lengths) == 6
     with pytest.raises(InputError, match="its records have 8 tokens and 2 masked positions. Give --max_seq_length"):
         shard_index.read_indexes([path], max_seq_length=16, max_predictions_per_seq=2)
 
