@@ -15,11 +15,11 @@ from keras_bert.files import write_table
 from tasks.fine_tuning import doubt
 from tasks.fine_tuning.columns import SEPARATORS
 from tasks.fine_tuning.metrics import (
+    class_scores,
     cross_entropies,
     mean_squared_error,
     pearson,
     pearson_spearman_mean,
-    scores_of_counts,
     spearman,
 )
 from tasks.fine_tuning.metrics import intervals as bootstrap_intervals
@@ -162,7 +162,7 @@ def label_scores(
 ) -> dict[str, dict[str, float]]:
     """Scores each label separately: what `class_scores` returns, and the average precision."""
     true, given = labels > 0, choose(logits, thresholds)
-    scores = scores_of_counts(true.sum(0), given.sum(0), (true & given).sum(0), names)
+    scores = class_scores(true.sum(0), given.sum(0), (true & given).sum(0), names)
     for name, precision in zip(names, average_precisions(labels, logits), strict=True):
         scores[name]["average_precision"] = float(precision)
     return scores

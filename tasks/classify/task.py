@@ -138,11 +138,6 @@ class ClassifySettings(LongTextSettings, rare_labels.RareLabelSettings):
         pooled = ["--long_text"] if self.long_text in POOLED else []
         return [*(f"--{name}" for name in searched), *pooled, *self.changed(*_CONTRARY)]
 
-    @property
-    def plans_fine_tuning(self) -> bool:
-        """Whether flags of this call say what to fine-tune, or how: few labels then do not change the method."""
-        return bool(self.contrary_to_few_labels() or self.changed(*_PLANS))
-
     def changed(self, *names: str) -> list[str]:
         """Lists the flags of those of the settings that differ from their defaults."""
         defaults = {field.name: field.default for field in dataclasses.fields(self)}
@@ -444,8 +439,10 @@ class Classify(task.Task):
                     "out."
                 )
             return settings.few_labels
+        # Flags that say what to fine-tune, or how, decide against another method.
+        is_planned = settings.contrary_to_few_labels() or settings.changed(*_PLANS)
         is_few = is_plain and len(rows.texts) < FEW_ROWS * len(spec.labels)
-        return "auto" if is_few and not settings.plans_fine_tuning else "off"
+        return "auto" if is_few and not is_planned else "off"
 
     def balance(self, examples, spec):
         return rare_labels.balance(examples, self.settings, spec.labels) if spec.labels else examples
@@ -528,8 +525,9 @@ class Classify(task.Task):
             evaluation.tables = [("Labels", header, [[name, *row.values()] for name, row in of_each.items()])]
             self._add_thresholds(evaluation, answers, chosen)
         elif not part.name:
-            evaluation.confusion = (classes, shared_metrics.confusion_matrix(labels, predictions, len(classes)))
-            per_class = shared_metrics.class_scores(labels, predictions, classes)
+            counts = shared_metrics.confusion_matrix(labels, predictions, len(classes))
+            evaluation.confusion = (classes, counts)
+            per_class = shared_metrics.class_scores(counts.sum(1), counts.sum(0), np.diagonal(counts), classes)
             evaluation.details |= {"per_class": per_class, "macro_f1": shared_metrics.macro_f1(per_class)}
             evaluation.scores.append(Score("macro F1", evaluation.details["macro_f1"]))
             train_counts = results.get("train_label_counts")

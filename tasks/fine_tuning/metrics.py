@@ -56,26 +56,19 @@ def confusion_matrix(labels: np.ndarray, predictions: np.ndarray, num_classes: i
     return counts
 
 
-def class_scores(labels: np.ndarray, predictions: np.ndarray, names: Sequence[str]) -> dict[str, dict[str, float]]:
+def class_scores(
+    rows: np.ndarray, predicted: np.ndarray, correct: np.ndarray, names: Sequence[str]
+) -> dict[str, dict[str, float]]:
     """Scores each class separately.
 
     Args:
-        labels: true classes, int, shape (N,).
-        predictions: predicted classes, int, shape (N,).
+        rows, predicted, correct: number of rows of each class, of rows predicted as it, and of those that are of it:
+            int, shape (C,).
         names: C class names.
 
     Returns:
-        For each name the counts `rows` (of that class), `predicted` and `correct`, and `precision`, `recall` and `f1`,
-        which are 0.0 where undefined.
+        For each name the counts, and `precision`, `recall` and `f1`, which are 0.0 where undefined.
     """
-    counts = confusion_matrix(labels, predictions, len(names))
-    return scores_of_counts(counts.sum(axis=1), counts.sum(axis=0), np.diagonal(counts), names)
-
-
-def scores_of_counts(
-    rows: np.ndarray, predicted: np.ndarray, correct: np.ndarray, names: Sequence[str]
-) -> dict[str, dict[str, float]]:
-    """Returns what `class_scores` does, from the counts of each class, int, shape (C,)."""
     precision, recall, f1 = (
         numerator / np.maximum(1, denominator)
         for numerator, denominator in ((correct, predicted), (correct, rows), (2 * correct, rows + predicted))
