@@ -53,7 +53,5 @@ class Divergence:
 def save_batch(path: str, dataset: tf.data.Dataset) -> None:
     """Writes the first `(features, labels)` batch of a dataset as .npz, one array per named tensor."""
     features, labels = next(iter(dataset.take(1)))
-    tensors = features if isinstance(features, dict) else {"features": features}
-    tensors |= labels if isinstance(labels, dict) else {"labels": labels}
     with atomic_path(path) as temporary, open(temporary, "wb") as file:
-        np.savez_compressed(file, **tensors)
+        np.savez_compressed(file, **features, **labels)

@@ -59,7 +59,7 @@ class Objective:
 
     def real_tokens(self, features) -> tf.Tensor:
         """Returns the number of real tokens in a local batch, for the reported speed; 0 if not counted."""
-        mask = features.get("padding_mask") if isinstance(features, dict) else None
+        mask = features.get("padding_mask")
         return tf.constant(0.0) if mask is None else tf.reduce_sum(tf.cast(mask, tf.float32))
 
 

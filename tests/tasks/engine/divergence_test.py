@@ -6,7 +6,7 @@ import tensorflow as tf
 from toy_training import build_trainer, draw, repeated
 
 from keras_bert.errors import InputError
-from tasks.engine.divergence import WINDOW, Divergence, save_batch
+from tasks.engine.divergence import WINDOW, Divergence
 
 NAMES = ["loss", "gradient_norm"]
 
@@ -64,12 +64,6 @@ def test_the_batch_is_kept_and_a_repaired_training_goes_on(tmp_path):
     history = build_trainer(tmp_path / "run").fit(repeated, 12)
     expected = build_trainer(tmp_path / "undisturbed").fit(repeated, 12)
     assert history.training == expected.training
-
-
-def test_a_batch_of_bare_tensors_is_kept(tmp_path):
-    save_batch(str(tmp_path / "batch.npz"), tf.data.Dataset.from_tensors((tf.ones([2]), tf.zeros([3]))))
-    kept = np.load(tmp_path / "batch.npz")
-    assert kept["features"].tolist() == [1.0, 1.0] and kept["labels"].tolist() == [0.0] * 3
 
 
 def test_a_spike_stops_the_training(tmp_path):

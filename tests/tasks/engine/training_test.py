@@ -115,13 +115,13 @@ class DropoutSum(Objective):
 def dropout_masks(directory: str, strategy, steps: int) -> np.ndarray:
     """Which of 200 units each step's gradient reached, summed over the replicas; float [steps, 200]."""
     with strategy.scope():
-        x = keras.Input([200])
+        x = keras.Input([200], name="x")
         scaled = keras.layers.Normalization(axis=None, mean=0.0, variance=1.0)(x)
         kept = keras.layers.Dropout(0.5)(scaled)
-        model = keras.Model(x, keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")(kept))
+        model = keras.Model({"x": x}, keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")(kept))
         optimizer = keras.optimizers.SGD(1.0)
     trainer = Trainer(model, optimizer, DropoutSum(), output_dir=directory, strategy=strategy, clip_norm=None)
-    ones = tf.data.Dataset.from_tensors((tf.ones([2, 200]), tf.zeros([2]))).repeat()
+    ones = tf.data.Dataset.from_tensors(({"x": tf.ones([2, 200])}, {"y": tf.zeros([2])})).repeat()
     weights = [np.zeros(200)]
     for step in range(1, steps + 1):
         trainer.fit(lambda start: ones, step)
