@@ -53,7 +53,7 @@ class HeldOut(NamedTuple):
         return [] if content is None else content.texts
 
     def points(self, model) -> float:
-        """Returns the model's figure, times 100 if 1 is its best."""
+        """Returns the model's figure, in per cent where the task's figures are shares of 1."""
         trained = Trained(self.task.to_answer(model, self.spec), self.tokenizer, self.spec)
         outputs = self.encoded.compute_outputs(Predictor(trained.model), self.task.settings.eval_batch_size, None)
         answers = Answers(trained, self.part, self.encoded, outputs)

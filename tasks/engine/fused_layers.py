@@ -117,8 +117,8 @@ def rematerialized(model: keras.Model) -> Iterator[None]:
 def _call_rematerialized(layer: BertEncoderLayer, trained: frozenset[int], rows, layout, training=None):
     """Calls an encoder layer as `BertEncoderLayer.call` does.
 
-    `tf.recompute_grad` would draw other masks: a layer's seeds move on with each call. So they are read here, and both
-    computations start from the same.
+    `tf.recompute_grad` would draw other masks, since each call changes a layer's seeds. Here they are read first, and
+    both computations start from them.
     """
     seeds = dropout_seeds(layer)
     others = [variable for variable in layer.variables if not any(variable is seed for seed in seeds)]
@@ -137,8 +137,8 @@ def _call_rematerialized(layer: BertEncoderLayer, trained: frozenset[int], rows,
     @tf.custom_gradient
     def run(*inputs):
         def gradient(upstream):
-            # All that is computed anew depends on `upstream`, by a zero: otherwise it would be computed, or merged with
-            # the first computation, before it is needed. XLA ignores `tf.control_dependencies`.
+            # The recomputation adds a zero that depends on `upstream`. Otherwise it could run before its result is
+            # needed, or be merged with the forward pass. XLA ignores `tf.control_dependencies`.
             first = tf.reshape(upstream, [-1])[:1]
             zero = tf.reduce_any(tf.math.is_nan(first) & tf.math.is_inf(first))
             rows, *values = inputs

@@ -17,17 +17,17 @@ _KEEP_SECONDS = 2.0  # Between two writings of the file, which may lie in a buck
 
 @dataclasses.dataclass
 class Budget:
-    """The steps of a training, or the time that it may take over all calls that continue it.
+    """The number of steps of a training, or the time that all calls that continue it may take together.
 
-    By the clock, the learning rate stays at its peak for half of the steps, and until then nothing depends on their
-    number. It is settled as late as that: once the time left is just enough for as many steps as are done. If the
-    machine then becomes slower, or a killed call loses steps, the training ends before its last one.
+    With a time, the learning rate stays at its peak for the first half of the steps, so that their number need not be
+    known until then. It is settled once the time left is just enough to do as many steps again. If the machine becomes
+    slower after that, or a killed call loses steps, the training ends before its last step.
 
     Args:
         num_steps: the last step; `UNSETTLED` until the clock has settled it.
         path: JSON file of the time that earlier calls took and of the settled number of steps; None
             without a clock, and on all workers but the chief.
-        seconds: the time.
+        seconds: the time that all calls may take together.
         started: `time.monotonic()` when this call began.
         schedule: learning rate of the training.
         save_checkpoints_steps: steps between checkpoints.
@@ -51,7 +51,7 @@ class Budget:
         self.agree(kept.get("num_train_steps") or self.num_steps)
 
     def _seconds_left(self) -> float:
-        """Returns the seconds left to train: at the end comes a pause as long as any before."""
+        """Returns the seconds left to train; the longest pause so far is set aside for the one at the end."""
         return self.seconds - (time.monotonic() - self.started) - max(self._pauses)
 
     def is_over(self, step: int) -> bool:
@@ -65,7 +65,7 @@ class Budget:
 
     @contextlib.contextmanager
     def pause(self) -> Iterator[None]:
-        """Takes the time of a checkpoint and its evaluation."""
+        """Measures the time of a checkpoint and its evaluation."""
         start = time.monotonic()
         yield
         self._pauses.append(time.monotonic() - start)

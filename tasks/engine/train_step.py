@@ -77,9 +77,9 @@ class TrainStep:
             the all-reduce and the update, or the model alone if the objective needs the whole batch.
         rematerialize: whether the encoder layers are computed once more for the gradients, to save memory.
         random_seed: seed of the dropout masks, which also depend on step, replica and layer.
-        pooling: as in `pool_windows`; the features are then the windows of each text, [B, X, S] or [B, K, X, S], and
-            the model takes windows. As many are encoded at once as there are texts in a micro-batch, however long these
-            are. None: an example is one sequence, or whatever else the model takes.
+        pooling: how the outputs of a text's windows become its own, as in `pool_windows`; None: the model takes the
+            features as they are. With it, features are windows, [B, X, S] or [B, K, X, S], of which the model encodes
+            as many at once as a micro-batch has texts, however long these are.
 
     Attributes:
         figure_names: names of the returned figures, in order; filled by tracing.
@@ -244,13 +244,13 @@ class TrainStep:
     def _accumulate_cached(
         self, get_features, labels, scales, count, pool: Callable | None = None
     ) -> tuple[list[tf.Tensor], dict[str, tf.Tensor]]:
-        """Returns the same for a loss of the whole batch, without holding its activations (Gao et al., 2101.06983).
+        """Does the same for a loss of the whole batch, without holding all activations (Gao et al., arXiv:2101.06983).
 
         Args:
             get_features: the features of one of the `count` parts, by its index.
             labels, scales: of the batch.
             count: int, or int32 scalar.
-            pool: turns the outputs of all parts into those of the examples; None: they are these.
+            pool: turns the outputs of all parts into those of the examples; None if they are the same.
         """
         variables = [variable.value for variable in self.model.trainable_variables]
         states = [tf.identity(variable) for variable in self._seeds]

@@ -25,7 +25,7 @@ from tasks.engine.train_step import Objective, TrainStep, named_losses
 from tasks.engine.workers import Workers
 
 SECONDS_PER_CALL = 0.5  # Duration of the training steps between two updates of the progress bar.
-RECORDS = 200  # Rows of the history, and points of its curve.
+RECORDS = 200  # About the number of rows of a history.
 
 
 _OF_SEVERAL_HOSTS = (tf.distribute.MultiWorkerMirroredStrategy, tf.distribute.TPUStrategy)

@@ -77,7 +77,7 @@ class Workers:
         """Checks that all workers have the same data, vocabulary and settings.
 
         Args:
-            values: JSON values that must be equal, by the names that the error shows; as many on each worker.
+            values: JSON values by the names that the error shows. Each worker gives equally many.
 
         Raises:
             InputError: a worker has another value than the chief; names both.

@@ -13,7 +13,7 @@ from tasks.fine_tuning.rows import Broken, open_rows, parse_list, parse_number
 LABEL_NAMES = ("label", "labels", "class", "category", "intent", "score", "sentiment", "topic", "target", "rating")
 LABEL_NAMES += ("stars", "emotion", "polarity")
 SEPARATORS = ("|", ";", ",")  # Of several labels in a cell.
-_MOST_ROWS = 100_000  # To look at. A table that is sorted by its labels may need many.
+_MOST_ROWS = 100_000  # Rows to look at. A table that is sorted by its labels may need many.
 _DATE = re.compile(r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}\b.*", re.DOTALL)
 _LONGEST_LABEL = 40  # Mean characters.
 _CLEARLY_FEWER, _CLEARLY_LONGER = 10, 3  # Factors between the best candidate and the next.
@@ -23,7 +23,7 @@ class Column:
     """What a column holds.
 
     Args:
-        values: how often it has each value, as text, a list as JSON, without empty ones.
+        values: number of rows with each value, as text (a list as JSON); empty values are left out.
     """
 
     def __init__(self, values: Counter[str]):
@@ -76,7 +76,7 @@ def choose_label(path: str, columns: Columns, is_number: bool = False, has_names
     Args:
         path: the file, for messages.
         columns: the columns to choose from.
-        is_number: whether it holds numbers to predict, few or not.
+        is_number: whether the labels are numbers to predict, however few different ones there are.
         has_names: whether the file is known to have no header.
 
     Raises:

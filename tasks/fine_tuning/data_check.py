@@ -21,13 +21,13 @@ _WORD = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400
 
 
 class Content(NamedTuple):
-    """The rows of a file, as they are compared.
+    """The rows of a file, in the form in which they are compared.
 
     Attributes:
-        texts: N tuples of a row's texts.
-        answers: N labels, scores or other answers; None if there are none, or if a text may have several.
-        place: returns the place of a row, as `path:line`.
-        counts: rows a label, if there are labels.
+        texts: one or more texts of each row.
+        answers: label, score or other answer of each row; None without answers, or where a text may have several.
+        place: takes the number of a row and returns `path:line`.
+        counts: number of rows of each label; None without labels.
     """
 
     texts: Sequence[tuple[str, ...]]
@@ -42,8 +42,8 @@ class Look(NamedTuple):
     Attributes:
         figures: for `metrics.json`; the names begin with `data_`.
         lines: a line on all rows, and one for each kind of fault.
-        counts: rows a label by title of the file, if there are labels.
-        leaks: bool, shape (N,): training rows that stand in a dev or test file.
+        counts: number of rows of each label, by title of the file; without files that have no labels.
+        leaks: whether each training row stands in a dev or test file, too: bool, shape (N,).
     """
 
     figures: dict[str, Any]
@@ -53,7 +53,7 @@ class Look(NamedTuple):
 
 
 def same_text(value: Any) -> Any:
-    """Returns what texts that are the same have in common, of a text or a tuple or list of texts.
+    """Normalizes a text, or each text of a tuple or list, so that texts that count as the same become equal.
 
     >>> same_text(["Cafe\\u0301 ", "au  lait"]) == same_text(("CAFÉ", "au lait"))
     True
@@ -104,7 +104,7 @@ def look(files: dict[str, Content], evaluated: Sequence[str], unit: str, least_w
 
 
 def _compare(files: dict[str, Content], evaluated: Sequence[str]) -> dict[str, list[tuple]]:
-    """Returns, by kind of fault, the place of each, that of the row it is like, and of leaks the number of the row."""
+    """Returns the faults by kind: place of each, place of the row it repeats, and for leaks the number of the row."""
     train, *_ = files
     faults, first, answers = {"duplicates": [], "leaks": [], "contradictions": []}, {}, {}
     for title in [*(title for title in files if title != train), train]:  # First what training rows may leak into.
@@ -140,7 +140,7 @@ def find_doubtful(logs: np.ndarray, labels: np.ndarray) -> list[tuple[int, int]]
 
     A row counts as of class j if its probability of j is at least the mean that rows labelled j have of it; of several
     such classes, as of the most probable. These counts by label and class are the confident joint (section 3.1), which
-    is scaled to the rows of each label. As many rows as a cell off its diagonal says are doubtful: those with the
+    is scaled to the rows of each label. A cell off its diagonal says how many rows are doubtful: those with the
     largest margin of the class over the label ("prune by noise rate", section 3.2), if that is above 0.
 
     Args:

@@ -35,7 +35,7 @@ class Choice(NamedTuple):
 
 
 class Assessment(NamedTuple):
-    """How sure the answers to some rows are, and how sure they should be.
+    """How well the confidence of the answers to some rows agrees with the truth.
 
     Attributes:
         details: for `metrics.json`.
@@ -57,8 +57,8 @@ def choose(
     """Chooses on rows that the model was not trained on.
 
     The temperature is that of `fit_temperature` if it lowers the cross entropy of rows that it was not fitted to by
-    more than a standard error; or two, and there are mistakes enough to tell, if it sharpens probabilities, since a
-    sure mistake costs without bound. Else it is 1.0.
+    more than a standard error. One that sharpens probabilities must lower it by two, on rows with enough mistakes,
+    since there is no bound to the cost of a confident mistake. Otherwise the temperature is 1.0.
 
     Args:
         logits: float, shape (N, C).
@@ -97,7 +97,7 @@ def fit_temperature(logits: np.ndarray, labels: np.ndarray) -> float:
 
 
 def least_confidence(confidence: np.ndarray, is_right: np.ndarray, precision: float) -> float:
-    """Returns the least confidence from which the answers have a precision, or `NEVER` if they have it from none.
+    """Returns the least confidence at which answers reach a precision, or `NEVER` if they reach it at none.
 
     One mistake more is counted than there are, as in conformal risk control (Angelopoulos et al., arXiv:2208.02814):
     that makes up for choosing the threshold on the same rows, and a few right answers do not show a high precision.
@@ -115,7 +115,7 @@ def least_confidence(confidence: np.ndarray, is_right: np.ndarray, precision: fl
 
 
 def threshold_after(confidence: np.ndarray, last: int) -> float:
-    """Returns a threshold below the `last` of descending confidences, halfway to the next: rounding decides nothing."""
+    """Returns a threshold below the `last` of descending confidences, halfway to the next, out of reach of rounding."""
     return float(np.mean(confidence[last : last + 2])) if last + 1 < len(confidence) else 0.0
 
 
@@ -130,7 +130,7 @@ def cross_fit(fit: Callable, logits: np.ndarray, labels: np.ndarray, strata: np.
     Args:
         fit: takes logits and labels of some rows.
         logits, labels: of all rows.
-        strata: of which folds have equal shares, int, shape (N,); None: mistakes and right answers.
+        strata: groups of which each fold gets an equal share, int, shape (N,); None: mistakes and right answers.
     """
     from tasks.fine_tuning.logistic_regression import fold_numbers
 
@@ -213,7 +213,7 @@ def _score_given(is_right: np.ndarray, num_rows: int, precision: float | None) -
 
 
 def _describe(details: dict[str, Any], threshold: float, precision: float | None) -> str:
-    """Returns what a threshold leaves."""
+    """Describes the answers that a threshold leaves."""
     if threshold >= NEVER:
         wanted = "" if precision is None else f" of {precision:g}"
         return f"The wanted precision{wanted} cannot be reached on these rows: no confidence has it. No label is given."

@@ -31,7 +31,7 @@ class Examples(NamedTuple):
         vectors: float32, shape (V, D), maybe mapped from disk: the model takes `vectors[token_ids]`, not the ids.
         shares: float, shape (N,): how often each example is drawn in an epoch, on average; None: once.
         window_splits: int64, shape (R + 1,): sequence i is the windows `[window_splits[i], window_splits[i + 1])`, and
-            a batch has the shape (B, X, S) or (B, K, X, S); None: each is one.
+            a batch has the shape (B, X, S) or (B, K, X, S); None: sequences are not split into windows.
         pooling: one of `POOLED`: how the outputs of a sequence's windows become its own; None: there are no windows.
     """
 
@@ -121,7 +121,7 @@ def epoch_batches(
 
 
 def _draw(generator: np.random.Generator, count: int, shares: np.ndarray | None) -> np.ndarray:
-    """Returns `count` example numbers in random order: each once, or as often as its share of `count`, up to one."""
+    """Returns `count` example numbers in random order: each once, or as often as its share says, rounded up or down."""
     order = generator.permutation(count)
     if shares is None:
         return order
@@ -244,8 +244,8 @@ class Predictor:
     Each of several workers computes all outputs on its own, without waiting for the others.
 
     Args:
-        model: Keras model that maps the features to one tensor, shape (B, ...). Of sequences in windows it takes these,
-            and their outputs are pooled.
+        model: Keras model that maps the features to one tensor, shape (B, ...). Where sequences are read in windows, it
+            is applied to the windows, and their outputs are pooled.
     """
 
     def __init__(self, model):

@@ -43,7 +43,7 @@ _NAMES = ("{}", "This sentence is {}.")
 
 
 class Head(NamedTuple):
-    """How to fit a head: weights of the rows, against the penalty, and of each label's name, against a row."""
+    """How to fit a head: weight of the rows relative to the penalty, and of each label's name relative to a row."""
 
     strength: float
     weight_of_names: float
@@ -71,7 +71,7 @@ class FewLabels(NamedTuple):
 
 
 class _Candidates:
-    """The methods on the rows of one training.
+    """The methods to choose from, applied to the rows of one training.
 
     Args:
         task, trained, encoded: as in `choose`.
@@ -110,15 +110,15 @@ class _Candidates:
         self._backbone.set_weights(self._start)
 
     def train_encoder(self, frozen: np.ndarray, head: Head, is_used: np.ndarray) -> int:
-        """Trains all weights on the rows, bool (N,), and if the head looks at names, on these.
+        """Trains all weights on the rows that are used, and on the labels' names if the head looks at them.
 
         Args:
             frozen: the embeddings before. The head that fits them is where training starts.
             head: how to fit the head.
-            is_used: which rows to train on.
+            is_used: which rows to train on: bool (N,).
 
         Returns:
-            the number of steps.
+            The number of steps.
         """
         names = np.arange(len(self.labels), self._examples.num_examples)
         names = np.tile(names, int(head.weight_of_names) // len(_NAMES))
@@ -202,7 +202,7 @@ class _Candidates:
 def choose(
     method: str, task: Task, origin: start.Start, trained: Trained, encoded: Encoded, strategy: tf.distribute.Strategy
 ) -> FewLabels:
-    """Trains a classifier on a few rows a label, by a method or by the best.
+    """Trains a classifier on few rows per label, by a given method or by the best one.
 
     Args:
         method: "frozen", "contrastive" or "names"; or "auto": the encoder is trained if the rows are not too few, and
@@ -285,7 +285,7 @@ def as_words(label: str) -> str:
 
 
 def scale_of(vectors: np.ndarray) -> float:
-    """Returns what gives vectors, float (N, D), a variance of 1: a penalty then means the same to all encoders."""
+    """Returns the factor that gives vectors, float (N, D), a variance of 1, so that a penalty fits every encoder."""
     variance = np.sum(np.var(vectors, axis=0, dtype=np.float64))
     return float(1.0 / np.sqrt(max(variance, 1e-12)))
 

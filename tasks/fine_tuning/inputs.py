@@ -41,7 +41,7 @@ class Inputs(NamedTuple):
     look: Look | None = None
 
     def of(self, split: str) -> list[Part]:
-        """Returns the files of a split; to "test" belong the dev files whose answers are written, too."""
+        """Returns the files of a split; "test" includes the dev files whose answers are written."""
         return [part for part in self.parts if part.split == split or (part.is_predicted and split == "test")]
 
     @property
@@ -120,7 +120,7 @@ def choose_rows(groups: Sequence[Hashable], share: float, strata: Sequence[Hasha
         groups: the group of each row.
         share: between 0 and 1.
         strata: the stratum of each row, such as its label; None for a single one. A group belongs to the stratum of its
-            first row. No stratum is chosen as a whole, and what is missing in one for a whole row is left to the next.
+            first row. No stratum is chosen as a whole. What rounding leaves out in one is carried over to the next.
 
     Returns:
         bool, shape (rows,); all False for a single group.
@@ -175,7 +175,7 @@ def read_spec(task: Task, directory: str) -> Any:
 
 
 def complete(task: Task) -> Task:
-    """Returns the task with the settings that a call left open, and says each in a line with its flag.
+    """Fills in the settings that a call left open, and prints each with its flag.
 
     Raises:
         InputError: as `TaskData.recognize_columns` and `best_installed`.

@@ -32,7 +32,7 @@ def save_model(directory: str, model, tokenizer, task: dict) -> None:
 
 @contextlib.contextmanager
 def taking_texts(model, tokenizer, task: dict):
-    """Gives a model its preprocessor for a while; the tasks give theirs token ids."""
+    """Gives a model its preprocessor inside the context; tasks call their models with token ids."""
     from keras_bert.models.task import BertTask
 
     if not isinstance(model, BertTask):
@@ -78,7 +78,7 @@ def load_model(directory: str, task_name: str, command: str) -> tuple:
 
 
 def load_reranker(directory: str) -> tuple:
-    """Loads a model that scores pairs of texts: the last output less the first, or its only one.
+    """Loads a model that scores pairs of texts: by its last output minus the first, or by its only output.
 
     Args:
         directory: model of `bert-classify` on pairs, with scores or two labels; the second label is that of a match.

@@ -34,7 +34,7 @@ class RareLabelSettings(Settings):
     )
 
     def identity(self):
-        """Returns the settings that identify a run; of a file of weights its content."""
+        """Returns the settings that identify a run, with the content of a file of weights instead of its path."""
         return {**super().identity(), "class_weights": self.read_weights()}
 
     def read_weights(self, names: Sequence[str] | None = None) -> dict[str, float] | str | None:
@@ -73,7 +73,7 @@ def balance(examples: Examples, settings: RareLabelSettings, names: Sequence[str
     et al., arXiv:1908.03195, equation 1).
 
     Args:
-        examples: of `labels`, int (N,), or float (N, C) of any number a row; or of token labels and `weights`, (T,).
+        examples: with `labels`, int (N,), or float (N, C) for several a row; or with token labels and `weights`, (T,).
         settings: which of these to add.
         names: of the C classes, in the order of their numbers. Classes of the same name count as one.
     """
@@ -99,8 +99,8 @@ def class_weights(examples: Examples, settings: RareLabelSettings, names: Sequen
     """Returns the weight of each class, by its name.
 
     Balanced ones are scikit-learn's: n / (C * n_c) for n_c of n labels, of those C classes that occur. Where rows have
-    any number of labels, they are torch's `pos_weight`, (n - n_c) / n_c for n_c of n rows; a label that a row has not
-    weighs 1. Rows count as often as they are drawn, so that resampling and weights do not favour rare labels twice.
+    any number of labels, they are torch's `pos_weight`, (n - n_c) / n_c for n_c of n rows; labels that a row lacks
+    weigh 1. Rows count as often as they are drawn, so that resampling and weights do not favour rare labels twice.
     """
     given = settings.read_weights(names)
     if given != _BALANCED:

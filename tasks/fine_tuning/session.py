@@ -189,7 +189,7 @@ class Session:
         return {**identity, **of_spec, "train_rows_checksum": train.rows.checksum(), **checksums}
 
     def _finish(self, train: Part, encoded: Encoded, seconds: float | None, num_steps: int) -> None:
-        """Saves the model and describes its training, of which None seconds were done before."""
+        """Saves the model and describes its training; `seconds` is None if an earlier call had finished it."""
         task, settings, tokenizer = self.task, self.settings, self.trained.tokenizer
         directory = os.path.join(self.output_dir, MODEL_DIRECTORY)
         # If the training was finished before, keep what was chosen and measured since.

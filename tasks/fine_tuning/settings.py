@@ -48,7 +48,7 @@ class StartSettings(Settings):
 
     @property
     def start(self) -> str | None:
-        """Where to start: `preset`, or else `init_checkpoint`; of an earlier run's output directory its model."""
+        """Where to start: `preset`, or else `init_checkpoint`; for an earlier run's output directory, its model."""
         model = os.path.join(self.init_checkpoint or "", MODEL_DIRECTORY)
         has_model = bool(self.init_checkpoint) and is_file(os.path.join(model, TASK_FILE))
         return self.preset or (model if has_model else self.init_checkpoint)

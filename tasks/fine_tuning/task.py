@@ -232,11 +232,11 @@ class TaskData(abc.ABC):
         return range(len(rows.lines))
 
     def strata(self, rows: Any) -> Sequence[Hashable] | None:
-        """Returns what each row is held out in proportion to, such as its label; None for no such thing."""
+        """Returns the stratum of each row, such as its label; rows are held out in equal shares of each. None: a single one."""
         return None
 
     def content(self, rows: Any) -> Content | None:
-        """Returns what is compared of the rows before training; None for rows that are not looked at."""
+        """Returns what is compared of the rows before training; None if they are not checked."""
         return None
 
     def take_rows(self, rows: Any, kept: np.ndarray) -> Any:
@@ -277,7 +277,7 @@ class TaskModel(abc.ABC):
         return examples
 
     def teach(self, examples: Examples, unlabelled: list[Examples], spec: Any) -> Examples:
-        """Adds to the training examples what they are to learn besides their labels, and those without labels."""
+        """Adds to the training examples those without labels, and a teacher's answers to all of them."""
         return examples
 
     @abc.abstractmethod
@@ -291,7 +291,7 @@ class TaskModel(abc.ABC):
     def prepare(self, origin, trained: Trained) -> Trained:
         """Adds what `encode` needs, if that is more than the tokenizer; `origin` is a `tasks.fine_tuning.start.Start`.
 
-        A model does not exist yet.
+        Called before the model is built.
         """
         return trained
 

@@ -99,7 +99,7 @@ class WordTask(task.Task):
     least_words = 0  # A sentence of one word, as in a table of results, is nothing odd.
 
     def number(self, tags: list[str], spec: WordSpec) -> np.ndarray:
-        """Returns the labels that the objective takes, shape (N,). Negative integers and NaN weigh nothing."""
+        """Returns the labels that the objective takes, shape (N,). Negative integers and NaN have weight 0."""
         raise NotImplementedError
 
     def read(self, split, bad_rows):
@@ -172,7 +172,7 @@ def make_examples(windows: Windows, labels: np.ndarray | None = None) -> Example
 
     Args:
         windows: windows over N words.
-        labels: labels of the words, shape (N,), or None. Negative integers and NaN weigh nothing.
+        labels: labels of the words, shape (N,), or None. Negative integers and NaN have weight 0.
 
     Returns:
         `Examples` with the token labels `labels`, of the dtype of `labels`, and `weights`, float32: 1 at the first
