@@ -42,8 +42,8 @@ class TableTask:
         name: the value of `--task_name`.
         text_column: column of the (first) text.
         text_pair_column: column of the second text, or None for single texts.
-        label_column: column of the label or the score; for several labels also several columns of 0 and 1, commas
-            between, whose names are the labels.
+        label_column: column of the label or the score. For several labels a row also names of columns of 0 and 1,
+            commas between, each of which is the name of a label.
         headerless_columns: names of all columns of files without a header, or None if their first row is the header.
         test_has_header: whether files to predict have a header all the same, as CoLA's do.
         extensions: formats that its files may have in `--data_dir`: `.tsv` (tab-separated, no quoting), `.csv` (RFC

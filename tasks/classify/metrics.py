@@ -135,7 +135,7 @@ def choose(logits: np.ndarray, thresholds: Sequence[float] | np.ndarray | None =
 def best_thresholds(logits: np.ndarray, labels: np.ndarray, precision: float | None = None) -> list[float]:
     """Returns the threshold of each label, C numbers: the best for F1, or the least that has a wanted precision.
 
-    A label of too few rows to tell has one half for F1.
+    For F1, a label with too few rows to tell gets one half.
     """
     find = _best_f1_threshold if precision is None else functools.partial(doubt.least_confidence, precision=precision)
     return [find(*columns) for columns in zip(probabilities(logits).T, labels.T > 0, strict=True)]
@@ -180,7 +180,7 @@ def write_label_sets(
     numbers: Iterable[int],
     thresholds: Sequence[float] | None = None,
 ) -> None:
-    """Writes the columns `index`, `labels`, with a mark between two that none of them holds, and `probability_<label>`.
+    """Writes the columns `index`, `labels`, separated by a mark that none of them holds, and `probability_<label>`.
 
     Args:
         path: file to write.

@@ -484,7 +484,7 @@ class Classify(task.Task):
         return {"temperature": choice.temperature, "thresholds": thresholds}
 
     def _choose_thresholds(self, answers: task.Answers) -> list[float] | None:
-        """Returns those of several labels: of the wanted precision, or of the best F1 if that helps unseen rows."""
+        """Returns the threshold of each label: for the wanted precision, or the best F1 if that helps unseen rows."""
         rows, precision = (answers.outputs, answers.labels), self.settings.precision
         if precision is None:
             true = answers.labels > 0
@@ -632,7 +632,7 @@ class Classify(task.Task):
 
 
 def _explain(trained: task.Trained, mistakes: list[Mistake]) -> list[Mistake]:
-    """Adds the shares of their words to the worst mistakes, whose first parts are the texts."""
+    """Adds to the worst mistakes, whose first parts are the texts, how much each word counts."""
     worst, count = mistakes[:_NUM_EXPLAINED], trained.spec.num_texts
     if not worst or not isinstance(trained.model, keras_bert.BertTextClassifier):
         return mistakes

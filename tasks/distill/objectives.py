@@ -12,11 +12,12 @@ from tasks.squad.objective import SpanObjective
 
 
 class Distillation(Objective):
-    """`label_weight` of the task's own loss, and the rest of the loss of imitating the teacher (arXiv:1503.02531).
+    """Weighted mean of the task's own loss and of the loss of imitating the teacher (Hinton et al., arXiv:1503.02531).
 
     Labels, besides those of the task: `teacher`, the teacher's outputs; `taught`, float32 [B], or [B, S] where it
     answers for tokens: 1 where the student is to imitate it. Where there are rows without labels, also `labelled`,
-    float32 [B]: 0 for these, and for all others the share of such rows in the data, so that all rows weigh the same.
+    float32 [B]: 0 for these, and for the others the share of labelled rows in the data, so that all rows weigh the
+    same.
     Outputs: those of the task.
 
     Args:
@@ -59,7 +60,7 @@ def _labelled(labels, values):
 
 
 def _of_classes(outputs, teacher, taught, temperature):
-    """Cross entropy with the teacher's probabilities; its square of the temperature keeps the gradient's size."""
+    """Cross entropy with the teacher's probabilities; the temperature squared keeps the size of the gradients."""
     shares = tf.nn.softmax(teacher / temperature)
     return temperature**2 * tf.nn.softmax_cross_entropy_with_logits(shares, outputs / temperature)
 

@@ -91,7 +91,7 @@ class StudentSettings(Settings):
             )
 
     def identity(self):
-        """Returns the settings that identify a run; of the teacher its weights."""
+        """Returns the settings that identify a run, with a checksum of the teacher's weights."""
         with open_file(os.path.join(local_copy(self.teacher), MODEL_FILE)) as file:
             return {**super().identity(), "teacher_checksum": zlib.crc32(file.read())}
 
@@ -148,7 +148,7 @@ def shared_flags(directory: str, task: type[Task], given: set[str]) -> list[str]
 
 
 def complete(settings: StudentSettings) -> StudentSettings:
-    """Returns the settings with where the teacher's model is and what to start from.
+    """Fills in the directory of the teacher's model, and the preset and layers to start from.
 
     Raises:
         InputError: the start has no such layer.

@@ -125,7 +125,7 @@ class _Student:
 
 
 def with_unlabelled(examples: Examples, more: Examples) -> Examples:
-    """Adds rows without labels, and the label `labelled`; their other labels mean nothing.
+    """Adds rows without labels, and the label `labelled` that tells them apart; their other labels are never used.
 
     Texts to embed are regrouped into rows of as many texts as the others have; too few for a row are left out.
     """

@@ -324,7 +324,7 @@ class Embed(task.Task):
 
 
 def mark_prompts(examples, prompts: list[str], tokenizer):
-    """Adds 2 to `segment_ids` where the pooling leaves out a prompt, [CLS] among it; `embed_groups` takes it off."""
+    """Adds 2 to the `segment_ids` of prompts and their [CLS], which are not pooled; `embed_groups` takes it off."""
     num_tokens = np.asarray(tokenizer.tokenize(prompts).row_lengths())
     counts = np.where([bool(prompt) for prompt in prompts], num_tokens + 1, 0)
     lengths = np.diff(examples.row_splits)
@@ -335,7 +335,7 @@ def mark_prompts(examples, prompts: list[str], tokenizer):
 
 
 def check_matches(table: data.Table) -> None:
-    """Checks that a table can be evaluated by.
+    """Checks that a table can be used for an evaluation.
 
     Raises:
         InputError: its rows have one text.

@@ -232,7 +232,7 @@ class TaskData(abc.ABC):
         return range(len(rows.lines))
 
     def strata(self, rows: Any) -> Sequence[Hashable] | None:
-        """Returns the stratum of each row, such as its label; rows are held out in equal shares of each. None: a single one."""
+        """Returns the stratum of each row, such as its label: equal shares of each are held out; None: no strata."""
         return None
 
     def content(self, rows: Any) -> Content | None:

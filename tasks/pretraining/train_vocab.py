@@ -131,7 +131,7 @@ def _write_vocabulary(counts: dict[str, int], settings: VocabularySettings) -> d
     return _describe(pieces, counts, characters)
 
 
-# With examples.
+# Flag of a file to write -> example of a name, for messages.
 _OUTPUTS = {"vocab_file": "vocab.txt", "word_counts_file": "text.counts", "report_file": "report.json"}
 
 

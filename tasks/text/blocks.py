@@ -1,8 +1,8 @@
 r"""Cuts text into blocks that workers read independently of each other, in bounded memory.
 
 Blocks depend only on the files and the flags, never on the workers, and so do all results. Files are first cut at equal
-distances in bytes, without reading them, so that a cut may fall anywhere, even within a character. Whoever reads a
-block moves both of its ends on to the next beginning of a document. The reader of the neighbouring block moves the cut
+distances in bytes, without reading them, so that a cut may fall anywhere, even within a character. The reader of a
+block moves each of its ends to the next beginning of a document. The reader of the neighbouring block moves the cut
 between them to the same place. So each document is read exactly once, as in this text of 30 bytes and three documents:
 
     text      one\ntwo\nsix\n\nfour\nfive\n\nseven\n

@@ -38,7 +38,7 @@ def instance_features(
 
     Args:
         batch: MaskedBatch.
-        lengths, first_lengths: int64, shape (B,), as `instances.build_tokens` returns them.
+        lengths, first_lengths: int64, shape (B,), as `writing.build_tokens` returns them.
         is_random_next: int64, shape (B,); label 1 means a random second segment, 0 the actual next.
 
     Returns:
