@@ -232,13 +232,9 @@ class Classify(task.Task):
         """The task, with the columns named by the settings."""
         return self.settings.table_task()
 
-    @property
-    def title(self):
-        return self.table_task.name
-
     def title_of(self, spec):
         if self.table_task.name != "table":
-            return self.title
+            return self.table_task.name
         if spec.is_regression:
             return self.table_task.label_column
         num_more = len(spec.labels) - _NUM_TITLE_LABELS

@@ -88,7 +88,7 @@ def main(task: Task) -> None:
     lines = score_lines(task, session.results)
     if session.evaluations:
         lines += answer_lines(session.evaluations[0])
-    if settings.do_train and task.is_exported:
+    if settings.do_train and task.model_class() is not None:
         lines += next_lines(settings.output_dir)
     for line in lines:
         print(line)

@@ -252,17 +252,18 @@ class TaskModel(abc.ABC):
         settings: settings of the run.
         name: the task's name in `task.json`.
         command: the command's name, for messages.
-        is_exported: whether bert-export takes the trained model.
     """
 
     settings: FineTuningSettings
     name: ClassVar[str]
     command: ClassVar[str]
-    is_exported: ClassVar[bool] = True
 
     @abc.abstractmethod
     def model_class(self) -> type | None:
-        """Returns the class of the model, one of `keras_bert.models`, or None if the task builds its own."""
+        """Returns the class of the model, one of `keras_bert.models`, or None if the task builds its own.
+
+        `bert-export` takes no models of other classes.
+        """
 
     def model_arguments(self, spec: Any) -> dict[str, Any]:
         """Returns the arguments of the model's constructor besides the backbone."""
@@ -321,6 +322,7 @@ class TaskScoring(abc.ABC):
 
     Attributes:
         settings: settings of the run.
+        title: the task's name for readers; None: made of its `name`.
         metric: figure that chooses the best of several models; see `metric_of`.
         stopping_metric: figure of `checkpoint_figures` that early stopping watches; None for that of `metric_of`. Lower
             is better for a loss.
@@ -331,20 +333,16 @@ class TaskScoring(abc.ABC):
 
     settings: FineTuningSettings
     name: ClassVar[str]
+    title: ClassVar[str | None] = None
     metric: ClassVar[str]
     stopping_metric: ClassVar[str | None] = None
     changes_answers: ClassVar[tuple[str, ...]] = ()
     decimals: ClassVar[int] = 4
     printed: ClassVar[tuple[str, ...]] = ("loss",)
 
-    @property
-    def title(self) -> str:
-        """The task's name for readers."""
-        return self.name.replace("_", " ").capitalize()
-
     def title_of(self, spec: Spec) -> str:
         """Returns what a model does, for the heading of its report."""
-        return self.title
+        return self.title or self.name.replace("_", " ").capitalize()
 
     def metric_of(self, part: Part) -> str:
         """Returns the figure of a file that chooses the best of several models."""

@@ -66,7 +66,6 @@ class FrozenNer(Ner):
     Spec = FrozenSpec
     name = "feature_based_tagging"
     command = "bert-ner --encoder=frozen"
-    is_exported = False
     title = "Named entities from frozen features"
 
     def make_spec(self, train):

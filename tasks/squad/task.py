@@ -124,9 +124,8 @@ class Squad(task.Task):
     printed = ("HasAns_exact", "HasAns_f1", "NoAns_exact", THRESHOLD)
     changes_answers = ("n_best_size", "max_answer_length", THRESHOLD)
 
-    @property
-    def title(self):
-        return f"SQuAD {'2.0' if self._with_negative else '1.1'}"
+    def title_of(self, spec):
+        return f"SQuAD {'2.0' if spec.version_2_with_negative else '1.1'}"
 
     @property
     def _with_negative(self) -> bool:
