@@ -202,7 +202,7 @@ def _train(
             if -frequency != frequencies[pair]:
                 heapq.heappush(queue, (-frequencies[pair], pair, numbers))
                 continue
-            if -frequency < max(min_frequency, 1):
+            if -frequency < min_frequency:
                 break
             joined = pieces[pair[0]] + pieces[pair[1]].removeprefix("##")
             if joined not in ids:

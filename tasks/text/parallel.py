@@ -14,7 +14,7 @@ from typing import Any
 from tqdm import tqdm
 
 from keras_bert.errors import InputError
-from keras_bert.files import file_size, is_file
+from keras_bert.files import file_size
 
 _BYTES_PER_WORKER = 1 << 23  # Text for about a second of work, twice the time that a process takes to start.
 
@@ -28,16 +28,13 @@ def workers_for(files: list[str], num_workers: int | None, passes: int = 1) -> i
     """Returns `num_workers` or, if None, a worker per core, but no more than the files can keep busy.
 
     Args:
-        files: paths of the text.
+        files: paths of the text, none of which is a pipe.
         num_workers: number of processes, if the user gave it.
         passes: number of times that each byte is processed.
     """
     if num_workers is not None:
         return num_workers
-    cores = available_cores()
-    if not all(map(is_file, files)):
-        return cores  # The size of a pipe is unknown.
-    return max(1, min(cores, sum(map(file_size, files)) * passes // _BYTES_PER_WORKER))
+    return max(1, min(available_cores(), sum(map(file_size, files)) * passes // _BYTES_PER_WORKER))
 
 
 class WorkerLostError(InputError):

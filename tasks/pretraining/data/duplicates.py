@@ -109,7 +109,7 @@ def _hash_group(directory: str, task: tuple[int, int, Sequence[Block], str, str]
     group_hashes = np.concatenate(block_hashes)
     group_hashes = group_hashes[np.argsort(group_hashes["high"])]
     shift = np.uint64(64 - (_SECTIONS - 1).bit_length())
-    _write(_path(directory, "hashes", number), group_hashes, group_hashes["high"] >> shift, range(_SECTIONS))
+    _write(_path(directory, "hashes", number), group_hashes, group_hashes["high"] >> shift, _SECTIONS)
     return num_items, len(group_hashes)
 
 
@@ -122,7 +122,7 @@ def _find_in_part(directory: str, task: tuple[int, int, int, int, int]) -> int:
     is_repeated[1:] = (hashes["high"][1:] == hashes["high"][:-1]) & (hashes["low"][1:] == hashes["low"][:-1])
     hashes = hashes[is_repeated]
     hashes = hashes[np.argsort(hashes["block"], kind="stable")]
-    _write(_path(directory, "repeats", part), hashes, hashes["block"] // per_group, range(num_groups))
+    _write(_path(directory, "repeats", part), hashes, hashes["block"] // per_group, num_groups)
     return len(hashes)
 
 
@@ -143,11 +143,11 @@ def _path(directory: str, kind: str, number: int) -> str:
     return os.path.join(directory, f"{kind}-{number:06d}")
 
 
-def _write(path: str, hashes: np.ndarray, sections: np.ndarray, names: range) -> None:
+def _write(path: str, hashes: np.ndarray, sections: np.ndarray, num_sections: int) -> None:
     """Writes hashes whose `sections`, integers of shape (H,), ascend."""
-    starts = np.searchsorted(sections, np.arange(names.start, names.stop + 1, dtype=sections.dtype))
+    starts = np.searchsorted(sections, np.arange(num_sections + 1, dtype=sections.dtype))
     with create_whole(path) as temporary, open(temporary, "wb") as file:
-        file.write((len(names) + 1).to_bytes(8, "little") + starts.astype("<i8").tobytes() + hashes.tobytes())
+        file.write((num_sections + 1).to_bytes(8, "little") + starts.astype("<i8").tobytes() + hashes.tobytes())
 
 
 def _read(path: str, first: int, stop: int) -> np.ndarray:
