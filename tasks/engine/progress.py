@@ -12,7 +12,6 @@ import tensorflow as tf
 from tqdm import tqdm
 
 from keras_bert import files
-from keras_bert.errors import InputError
 from tasks.engine.throughput import Speed
 from tasks.engine.time_budget import UNSETTLED
 
@@ -85,9 +84,6 @@ class Reporter(contextlib.AbstractContextManager):
         description: title of the progress bar.
         speed: peak of the hardware, to report the share of it that is reached; None to leave this out.
         is_active: whether to show and write anything; False on all workers but the chief.
-
-    Raises:
-        InputError: `output_dir` cannot be created.
     """
 
     def __init__(self, output_dir: str, *, start_step: int, description: str, speed: Speed | None, is_active: bool):
@@ -97,10 +93,7 @@ class Reporter(contextlib.AbstractContextManager):
         self._speed = speed
         self._is_active = is_active
         if is_active:
-            try:
-                files.make_directory(output_dir)
-            except OSError as error:
-                raise InputError(f"{output_dir}: cannot be created ({error.strerror}). Choose another one.") from error
+            files.make_directory(output_dir)
             self.history = History.read(self._path("history.json"), start_step)
         self._rows: list[np.ndarray] = []
         self._seconds = 0.0  # Time spent on `_rows`.

@@ -83,9 +83,6 @@ class TrainStep:
 
     Attributes:
         figure_names: names of the returned figures, in order; filled by tracing.
-
-    Raises:
-        ValueError: the optimizer was created outside the strategy's scope.
     """
 
     model: keras.Model
@@ -104,9 +101,6 @@ class TrainStep:
     def __post_init__(self):
         model, optimizer, strategy, jit_compile = self.model, self.optimizer, self.strategy, self.jit_compile
         self.figure_names: list[str] = []
-        # Keras keeps the strategy under no public name.
-        if optimizer._distribution_strategy is not strategy:
-            raise ValueError("`optimizer` must be created inside `strategy.scope()`. Received: one created outside.")
         with strategy.scope():
             optimizer.build(model.trainable_variables)
         inner_optimizer = getattr(optimizer, "inner_optimizer", optimizer)

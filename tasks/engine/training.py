@@ -47,9 +47,6 @@ class Trainer:
         steps_per_call: maximum number of steps between two returns to Python; fewer if they take long.
         **step_options: `gradient_accumulation_steps`, `clip_norm`, `jit_compile`, `rematerialize`, `random_seed` and
             `pooling` of `TrainStep`.
-
-    Raises:
-        ValueError: the optimizer was created outside the strategy's scope.
     """
 
     def __init__(
@@ -120,7 +117,7 @@ class Trainer:
                 and its evaluation. Returns figures by name for history and events.
             evaluation_steps: minimum of steps between two evaluations; the last step is always evaluated.
             early_stopping: ends the training once the evaluations stop improving; weights and `step` are then those of
-                the best evaluation, kept in `best/`.
+                the best evaluation, kept in `best/`. Needs `evaluate` and a single worker.
             speed: peak to compare the speed with; None reports the speed alone.
             description: title of the progress bar.
 
@@ -129,14 +126,10 @@ class Trainer:
 
         Raises:
             InputError: the data ended early; the loss or gradient is not finite, or the loss spiked (the batch is
-                saved); a batch cannot be split into `gradient_accumulation_steps`; no checkpoint can be read;
-                `output_dir` cannot be written.
+                saved); a batch cannot be split into `gradient_accumulation_steps`; no checkpoint can be read.
             Preempted: SIGTERM arrived; the checkpoint is saved.
             WorkerLost: another worker is gone.
-            ValueError: early stopping without `evaluate`, or with several workers.
         """
-        if early_stopping is not None and (evaluate is None or self.workers.count > 1):
-            raise ValueError("`early_stopping` needs `evaluate` and a single worker.")
         budget = num_steps if isinstance(num_steps, Budget) else Budget(num_steps)
 
         def complete(step: int) -> None:
@@ -319,9 +312,6 @@ class Trainer:
         Returns:
             `loss`, each `<name>_loss` if there are several, and the objective's metrics. Each is the sum divided by the
             sum of weights, without the epsilon; 0.0 if the weights sum to 0.
-
-        Raises:
-            InputError: the dataset is empty.
         """
         if max_steps is not None:
             dataset = dataset.take(max_steps)
@@ -340,8 +330,6 @@ class Trainer:
                 for key, pair in batch.items():
                     totals[key] = totals.get(key, 0.0) + pair.numpy().astype(np.float64)
                 bar.update()
-        if not totals:
-            raise InputError("The evaluation data is empty: expected at least one batch.")
         means: dict[str, dict[str, float]] = {"loss": {}, "metric": {}}
         for (kind, name), (total, weight) in totals.items():
             means[kind][name] = float(total / weight) if weight else 0.0

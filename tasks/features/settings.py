@@ -90,34 +90,32 @@ def choose_layers(settings, names: Sequence[str], needed_for: str) -> tuple[list
 # === Layers ===
 
 
-def resolve_layers(names: Sequence[str | int], num_layers: int) -> list[int]:
+def resolve_layers(names: Sequence[str], num_layers: int) -> list[int]:
     """Returns the numbers of the named layers, in the order given.
 
     Unlike google-research/bert's extract_features.py, which counts encoder layers from 0 and has no name for the
     embeddings, 0 is the embeddings' output, as in transformers' `hidden_states`. Negative numbers agree.
 
     Args:
-        names: each `1` to `L`, `-1` (the last) to `-L`, `0` or `embeddings`, or `all` for 1 to L.
+        names: one or more, each `1` to `L`, `-1` (the last) to `-L`, `0` or `embeddings`, or `all` for 1 to L.
         num_layers: L.
 
     Raises:
-        InputError: a name is none of these, a layer is named twice, or no layer is named.
+        InputError: a name is none of these, or a layer is named twice.
 
     >>> resolve_layers(["-1", "embeddings"], 12)
     [12, 0]
     """
-    given = f"--layers={','.join(map(str, names))}"
+    given = f"--layers={','.join(names)}"
     expected = f"1 to {num_layers}, -1 (the last) to -{num_layers}, 0 or {EMBEDDINGS}, or {ALL} for every encoder layer"
     by_name = {EMBEDDINGS: [0], ALL: list(range(1, num_layers + 1)), "0": [0]}
     for number in by_name[ALL]:
         by_name |= {str(number): [number], str(number - num_layers - 1): [number]}
     numbers = []
-    for name in map(str.strip, map(str, names)):
+    for name in map(str.strip, names):
         if name not in by_name:
             raise InputError(f"{given}: there is no layer {name!r} in an encoder of {num_layers}. Expected {expected}.")
         numbers += by_name[name]
-    if not numbers:
-        raise InputError(f"{given} names no layer. Expected {expected}.")
     twice = sorted({number for number in numbers if numbers.count(number) > 1})
     if twice:
         raise InputError(f"{given}: {layer_name(twice[0])} is named twice. Name each layer once.")

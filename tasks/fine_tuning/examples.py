@@ -273,7 +273,7 @@ class Predictor:
         """Applies the model to every example.
 
         Args:
-            examples: N examples; labels are ignored.
+            examples: N examples, at least one; labels are ignored.
             batch_size: examples per batch.
             description: title of the progress bar, or None for no bar.
             per_token: whether the model answers for each token, with outputs of shape (B, S, C).
@@ -281,8 +281,6 @@ class Predictor:
         Returns:
             float32, shape (N, ...), in the order of the examples; or (T, C), aligned with `examples.token_ids`.
         """
-        if not examples.num_examples:
-            raise ValueError("`examples` must hold at least one example. Received: none")
         unlabelled = examples._replace(labels={}, token_labels={})
         count = len(examples.token_ids) if per_token else examples.num_examples
         outputs, starts, lengths = None, examples.row_splits[:-1], np.diff(examples.row_splits)

@@ -106,8 +106,3 @@ def test_a_kill_where_the_best_is_kept_leaves_the_best_weights(undisturbed, tmp_
     assert int(trainer.step.numpy()) == EarlyStopping("score", 3).best_step(ended) == 4
     for ours, expected in zip(trainer.model.get_weights(), undisturbed[1].model.get_weights(), strict=True):
         np.testing.assert_array_equal(ours, expected)
-
-
-def test_it_needs_an_evaluation(tmp_path):
-    with pytest.raises(ValueError, match="needs `evaluate`"):
-        build_trainer(tmp_path).fit(repeated, 2, early_stopping=EarlyStopping("score", 1))

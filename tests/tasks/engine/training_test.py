@@ -17,7 +17,6 @@ from bfloat16 import needs_bfloat16
 from toy_training import (
     WIDTH,
     ToyObjective,
-    build_model,
     build_trainer,
     dataset,
     draw,
@@ -225,8 +224,6 @@ def test_evaluation_counts_every_example_once(tmp_path):
     for batch_size in (5, 17, 4):
         assert trainer.evaluate(dataset(17, batch_size, drop_remainder=False)) == pytest.approx(expected, rel=1e-5)
     assert trainer.evaluate(dataset(17, 4), max_steps=1) == trainer.evaluate(dataset(17, 4).take(1))
-    with pytest.raises(InputError, match="evaluation data is empty"):
-        trainer.evaluate(dataset(17, 4).take(0))
 
 
 def test_what_a_run_leaves(tmp_path, capfd):
@@ -260,15 +257,6 @@ def test_refusals(tmp_path):
         build_trainer(tmp_path / "a").fit(lambda start: dataset(48, 16), 5)
     with pytest.raises(InputError, match="16 examples, cannot be split into gradient_accumulation_steps=5"):
         build_trainer(tmp_path / "c", gradient_accumulation_steps=5).fit(repeated, 1)
-    (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="cannot be created"):
-        build_trainer(tmp_path / "file" / "d").fit(repeated, 1)
-
-
-def test_an_optimizer_of_another_scope_is_refused():
-    optimizer = keras.optimizers.SGD(0.1)
-    with pytest.raises(ValueError, match="inside `strategy.scope"):
-        Trainer(build_model(), optimizer, ToyObjective(), output_dir="", strategy=build_strategy("one_device"))
 
 
 if __name__ == "__main__":
