@@ -112,8 +112,7 @@ def cosines(embeddings: tf.Tensor) -> tf.Tensor:
 
 
 def num_replicas() -> int:
-    context = tf.distribute.get_replica_context()
-    return context.num_replicas_in_sync if context else 1
+    return tf.distribute.get_replica_context().num_replicas_in_sync
 
 
 def gather(rows: tf.Tensor) -> tf.Tensor:
