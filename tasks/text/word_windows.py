@@ -38,7 +38,7 @@ class Windows(NamedTuple):
         return len(self.row_splits) - 1
 
 
-def split_words(words: list[str], tokenizer) -> tuple[np.ndarray, np.ndarray]:
+def tokenize_words(words: list[str], tokenizer) -> tuple[np.ndarray, np.ndarray]:
     """Tokenizes words one by one; a word without any piece, such as a control character, becomes [UNK].
 
     Args:
@@ -69,7 +69,7 @@ def make_windows(
             provided by the data", and does not say how.
     """
     room = max_seq_length - SPECIAL_TOKENS
-    pieces, word_splits = split_words(documents.tokens, tokenizer)
+    pieces, word_splits = tokenize_words(documents.tokens, tokenizer)
     sentences = word_splits[documents.sentence_splits]  # [S + 1], in pieces.
     document_of = documents.document_numbers
     bounds = sentences[documents.document_splits]  # [D + 1], in pieces.

@@ -9,7 +9,7 @@ from keras_bert.tokenization.python_tokenizer import PythonBertTokenizer
 from tasks.fine_tuning import word_task
 from tasks.text.bad_rows import BadRows
 from tasks.text.conll import read_conll
-from tasks.text.word_windows import extend, make_windows, slice_tokens, split_words
+from tasks.text.word_windows import extend, make_windows, slice_tokens, tokenize_words
 
 LETTERS = [chr(code) for code in range(97, 123)]
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS, *(f"##{letter}" for letter in LETTERS)]
@@ -40,7 +40,7 @@ def show(made):
 
 
 def test_words_are_tokenized_one_by_one_and_none_vanishes():
-    ids, splits = split_words(["ab", "\u0007", "[MASK]", "É", "\u00ad", "-"], TOKENIZER)
+    ids, splits = tokenize_words(["ab", "\u0007", "[MASK]", "É", "\u00ad", "-"], TOKENIZER)
     assert [VOCABULARY[number] for number in ids] == [
         "a",
         "##b",
@@ -163,7 +163,7 @@ def test_every_word_is_scored_once_in_a_window_of_most_context(tmp_path):
 
 
 def _check_context(made, documents, length, stride, context):
-    _, word_splits = split_words(documents.tokens, TOKENIZER)
+    _, word_splits = tokenize_words(documents.tokens, TOKENIZER)
     sentences = word_splits[documents.sentence_splits]
     row = np.searchsorted(made.row_splits, made.places, side="right") - 1
     had = np.minimum(made.places - made.row_splits[row] - 1, made.row_splits[row + 1] - 2 - made.places)
