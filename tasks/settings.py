@@ -44,7 +44,7 @@ EXTRAS = {
 
 
 def missing_packages(extra: str) -> list[str]:
-    """Returns those of an extra's packages that are not installed; imports none."""
+    """Returns the packages of an extra that are not installed, without importing any."""
     return [package for package in EXTRAS[extra] if importlib.util.find_spec(package) is None]
 
 

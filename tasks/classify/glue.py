@@ -84,7 +84,7 @@ class TableTask:
         return {"train": self.train, "dev": self.dev, "test": self.test}[kind]
 
     def columns(self, with_labels: bool = True) -> list[str]:
-        """Returns the columns of a row: first text, second text if there is one, those of labels if wanted."""
+        """Returns the columns of a row: first text, second text if there is one, and if wanted the label columns."""
         pair = [] if self.text_pair_column is None else [self.text_pair_column]
         return [self.text_column, *pair, *(self.label_columns if with_labels else ())]
 
@@ -98,7 +98,7 @@ class TableTask:
         return dataclasses.replace(self, is_regression=True, labels=None, metrics=REGRESSION_METRICS)
 
     def as_multi_label(self, labels: tuple[str, ...] | None, separator: str | None) -> "TableTask":
-        """Returns this task with any number of labels a row, those of several columns or of one with separators."""
+        """Returns this task with any number of labels per row, from several columns, or from one with separators."""
         kind = {"is_multi_label": True, "metrics": MULTI_LABEL_METRICS}
         return dataclasses.replace(self, **kind, labels=labels, label_separator=separator)
 

@@ -1,7 +1,7 @@
 """Scores of a classifier or a regressor, computed exactly on the host from the answers to all rows.
 
 These are GLUE's figures: accuracy, F1 of class 1, and the correlations of Matthews, Pearson and Spearman.
-Of several labels a row they are scikit-learn's, which are 0 where undefined.
+For several labels per row they are scikit-learn's, which are 0 where undefined.
 Shapes: N rows, C classes, G pairs of true and predicted class, D bootstrap samples.
 """
 
@@ -30,7 +30,7 @@ def row_losses(labels: np.ndarray, outputs: np.ndarray, is_regression: bool) -> 
     """Returns each row's contribution to the loss: float64, shape (N,).
 
     Args:
-        labels: class numbers, int, or scores, float, shape (N,); of several labels a row 0.0 or 1.0, shape (N, C).
+        labels: class numbers, int, or scores, float, shape (N,); for several labels per row 0.0 or 1.0, shape (N, C).
         outputs: logits, float, shape (N, C), or scores, shape (N, 1).
         is_regression: True for squared errors, False for the negative log probability of the true class, or the mean
             of those of all classes.
@@ -51,7 +51,7 @@ def score(names: tuple[str, ...], labels: np.ndarray, outputs: np.ndarray, is_re
     """Computes figures and the loss.
 
     Args:
-        names: keys of `SCORE_METRICS` for regression, of `LABEL_SET_METRICS` for several labels a row, else of
+        names: keys of `SCORE_METRICS` for regression, of `LABEL_SET_METRICS` for several labels per row, else of
             `CLASS_METRICS`.
         labels, outputs, is_regression: as in `row_losses`.
     """
@@ -124,7 +124,7 @@ CLASS_METRICS = {
 SCORE_METRICS = {metric.__name__: metric for metric in (pearson, spearman, pearson_spearman_mean, mean_squared_error)}
 
 
-# === Several labels a row: true and given labels, bool, shape (N, C) ===
+# === Several labels per row: true and given labels, bool, shape (N, C) ===
 
 
 def choose(logits: np.ndarray, thresholds: Sequence[float] | np.ndarray | None = None) -> np.ndarray:

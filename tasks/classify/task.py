@@ -139,7 +139,7 @@ class ClassifySettings(LongTextSettings, rare_labels.RareLabelSettings):
         return [*(f"--{name}" for name in searched), *pooled, *self.changed(*_CONTRARY)]
 
     def changed(self, *names: str) -> list[str]:
-        """Lists the flags of those of the settings that differ from their defaults."""
+        """Lists the flags of the named settings that differ from their defaults."""
         defaults = {field.name: field.default for field in dataclasses.fields(self)}
         return [f"--{name}" for name in names if getattr(self, name) != defaults[name]]
 
@@ -299,7 +299,7 @@ class Classify(task.Task):
     def _recognize_several(
         self, path: str, label: str, of_file: columns.Columns, is_trained_so: bool
     ) -> dict[str, Any]:
-        """Returns the settings that say that a row has several labels and how, as far as no flag does."""
+        """Returns the settings for several labels per row that no flag gives."""
         column, is_said = of_file.get(label), self.settings.has_several_labels or is_trained_so
         is_list = column is not None and column.is_list
         mark = columns.find_separator(path, label, column) if is_said and column and not is_list else None
@@ -494,7 +494,7 @@ class Classify(task.Task):
         part, classes, labels = answers.part, answers.trained.spec.labels, answers.labels
         chosen = {} if part.name else self._choose_here(answers)
         spec = dataclasses.replace(answers.trained.spec, **chosen)
-        # What is shown of the rows is what the model says from now on.
+        # The report shows what the model answers with the chosen values.
         answers = answers._replace(trained=answers.trained._replace(spec=spec))
         figures = self.checkpoint_figures(answers)
         intervals = metrics.intervals(names, labels, answers.outputs, is_regression)

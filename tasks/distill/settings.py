@@ -29,7 +29,7 @@ _OF_DEV = {"dev_file", "predict_file", "dev_share"}
 
 
 class StudentSettings(Settings):
-    """Settings of a student, beside those of its task."""
+    """Settings of a student, in addition to those of its task."""
 
     teacher: str = changeable(
         dataclasses.MISSING, "The model to learn from: the output directory of a fine-tuning, or its model/."
@@ -101,7 +101,7 @@ class StudentSettings(Settings):
 
 
 class DistillSettings(StudentSettings, SplitSettings):
-    """Settings of `bert-distill` whatever the teacher's task is."""
+    """Settings of `bert-distill` for any task of the teacher."""
 
 
 def _name(argument: str) -> str:

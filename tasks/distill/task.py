@@ -1,4 +1,4 @@
-"""A student of any fine-tuning task: the task's own parts, with the teacher's answers beside the labels.
+"""A student of any fine-tuning task: the task itself, with the teacher's answers in addition to the labels.
 
 Shapes: N examples, T tokens of all sequences, K texts of a row, D what the model answers.
 """
@@ -110,7 +110,7 @@ class _Student:
         return {**super().describe(rows, encoded, spec), "train_teacher": self.settings.teacher}
 
     def evaluate(self, answers, results):
-        """Scores the student's answers, and beside them those of its teacher to the same rows."""
+        """Scores the answers of the student, and those of its teacher to the same rows."""
         evaluation, metric = super().evaluate(answers, results), self.metric_of(answers.part)
         teacher, title = self.load(self.settings.teacher, answers.trained.spec), answers.part.title
         outputs = answers.encoded.compute_outputs(

@@ -115,7 +115,7 @@ def mine(
 
 
 class _Pool(NamedTuple):
-    """The different questions and passages of a table; attributes as of `Ranking`, and the matches' numbers."""
+    """The different questions and passages of a table, as in `Ranking`, and the passages that match each question."""
 
     rows: list[int]
     passages: list[tuple[int, int]]

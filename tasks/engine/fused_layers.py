@@ -97,7 +97,7 @@ def fused(layers: Iterable[keras.layers.Layer]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def rematerialized(model: keras.Model) -> Iterator[None]:
-    """Lets a model's encoder layers keep nothing but their input for the gradients (Chen et al. 2016, section 3).
+    """Lets a model's encoder layers keep only their input for the gradients (Chen et al. 2016, section 3).
 
     The gradients of a layer first compute it once more, with the same dropout masks. Enter this while tracing the
     forward pass. If that pass is fused, so must be the gradients.

@@ -110,7 +110,7 @@ class Trainer:
         Args:
             make_dataset: takes the number of finished steps and returns the batches that follow: `(features, labels)`
                 dicts of tensors, of the global batch. If it has a method `share(step, index, count)`, which returns
-                that part of the rows of all batches, each of several workers reads nothing but its own part.
+                that part of the rows of all batches, each of several workers reads only its own part.
             num_steps: total number of training steps, finished ones included, or the time that they may take.
             save_checkpoints_steps: steps between checkpoints; the last step is always saved.
             evaluate: called after a checkpoint, and right away if an earlier run stopped between the newest checkpoint

@@ -138,10 +138,10 @@ def _describe(counts: Counter | None) -> str:
 def find_doubtful(logs: np.ndarray, labels: np.ndarray) -> list[tuple[int, int]]:
     """Finds labels that are likely wrong by confident learning (Northcutt, Jiang and Chuang 2021, arXiv:1911.00068).
 
-    A row counts as of class j if its probability of j is at least the mean that rows labelled j have of it; of several
-    such classes, as of the most probable. These counts by label and class are the confident joint (section 3.1), which
-    is scaled to the rows of each label. A cell off its diagonal says how many rows are doubtful: those with the
-    largest margin of the class over the label ("prune by noise rate", section 3.2), if that is above 0.
+    A row counts towards class j if its probability of j is at least the mean over the rows labelled j; if several
+    classes qualify, towards the most probable one. The counts by label and class are the confident joint (section 3.1),
+    which is scaled to the number of rows of each label. Each cell off its diagonal says how many rows are doubtful:
+    those whose probability of the class exceeds that of the label most ("prune by noise rate", section 3.2).
 
     Args:
         logs: log-probabilities of each row by a model that was not trained on it, float, shape (N, C).

@@ -27,7 +27,7 @@ class Examples(NamedTuple):
         row_splits: int64, shape (R + 1,): sequence i spans `[row_splits[i], row_splits[i + 1])`; with windows (W + 1,).
         labels: arrays of shape (N, ...) by name; empty if there are none.
         token_labels: arrays of shape (T, ...) by name; batches pad them with 0.
-        rows_per_example: K, for batches of shape (B, K, S); None for one sequence an example, and (B, S).
+        rows_per_example: K, for batches of shape (B, K, S); None for one sequence per example, and (B, S).
         vectors: float32, shape (V, D), maybe mapped from disk: the model takes `vectors[token_ids]`, not the ids.
         shares: float, shape (N,): how often each example is drawn in an epoch, on average; None: once.
         window_splits: int64, shape (R + 1,): sequence i is the windows `[window_splits[i], window_splits[i + 1])`, and
@@ -62,7 +62,7 @@ class Examples(NamedTuple):
 
 
 def join(first: Examples, second: Examples) -> Examples:
-    """Returns the examples of both, whose labels have the same names; those of the second are drawn once an epoch."""
+    """Concatenates examples whose labels have the same names; the second ones are drawn once per epoch."""
 
     def append(name: str) -> dict[str, np.ndarray]:
         values, more = getattr(first, name), getattr(second, name)
@@ -155,7 +155,7 @@ def make_train_dataset(
     Args:
         examples: examples with labels, token labels, or both.
         batch_size: examples per batch, over all devices.
-        seed: seed of the order, which depends on nothing but the seed and the epoch.
+        seed: seed of the order, which depends only on the seed and the epoch.
         start_step: number of batches that were already trained on, which are skipped at no cost.
         num_steps: number of batches of the whole training.
         length: tokens to pad every sequence to (static shapes, for XLA), or None for the longest of the batch.

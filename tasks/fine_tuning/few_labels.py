@@ -1,6 +1,6 @@
-"""Classifiers from a few rows a label: a linear head on embeddings, before and after training the encoder.
+"""Classifiers from a few rows per label: a linear head on embeddings, before and after training the encoder.
 
-Below some hundred rows a label, fine-tuning all weights together with a random head learns less than a logistic
+Below some hundred rows per label, fine-tuning all weights together with a random head learns less than a logistic
 regression on the embeddings of a good encoder, and differs more from seed to seed (Tunstall et al., arXiv:2209.11055).
 That regression is a good head to fine-tune from (Kumar et al., arXiv:2202.10054), the better if rows of a label are
 drawn together as well (Gunel et al., arXiv:2011.01403). The head is folded into the classifier, which is saved and
@@ -32,8 +32,8 @@ from tasks.fine_tuning.objectives import SupervisedContrast
 from tasks.fine_tuning.task import Encoded, Task, Trained
 
 LEAST_ROWS_TO_TRAIN = 32  # In all: with fewer, the encoder stays as it is.
-LEAST_ROWS_TO_COMPARE = 32  # A label: with fewer, the rows of a fold are too few to tell two encoders apart.
-STEPS = (10, 60)  # Of training the encoder, at least and at most; in between, ten passes over the rows.
+LEAST_ROWS_TO_COMPARE = 32  # Per label: with fewer, the rows of a fold are too few to tell two encoders apart.
+STEPS = (10, 60)  # Fewest and most steps of training the encoder; in between, ten passes over the rows.
 _RATE, _BATCH, _PASSES = 2e-4, 32, 10
 _FOLDS = 5  # A trained encoder does without one of them, on which it is compared with the frozen one.
 _EMBEDDING_BATCH = 32
@@ -224,7 +224,7 @@ def choose(
     if method == "auto":
         chosen = "contrastive" if len(labels) >= LEAST_ROWS_TO_TRAIN else "frozen"
     if chosen != "frozen" and len(labels) >= LEAST_ROWS_TO_COMPARE * candidates.num_classes:
-        # The encoder stays as it was compared: one trained on all rows then scored a point less on SST-2.
+        # The encoder that was compared is kept: trained again on all rows, it scored a point less on SST-2.
         scores, gain, num_steps = candidates.compare(frozen, head)
         # Training pays off on average, which the few rows held out overrule by two standard deviations.
         if method == "auto" and gain < -2:
@@ -256,7 +256,7 @@ def cross_validate_rows(
 ) -> np.ndarray:
     """Returns log-probabilities of all rows, float64 (N, C), by logistic regressions on frozen embeddings of others.
 
-    Args: as of `choose`.
+    Args: as in `choose`.
     """
     examples = encoded.examples
     print(f"Likely wrong labels: embedding {examples.num_examples} rows, {len(examples.token_ids):,} tokens, once")

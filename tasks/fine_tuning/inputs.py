@@ -92,7 +92,7 @@ def read_inputs(task: Task) -> Inputs:
 
 
 def look_at(task: Task, inputs: Inputs) -> Inputs:
-    """Looks at the data of a training, prints what it is like, and leaves out its leaks if the settings say so.
+    """Checks the data of a training, prints what it found, and leaves out leaks if the settings say so.
 
     Raises:
         InputError: all rows are leaks.

@@ -137,7 +137,7 @@ def check_text(name: str, value: Any, expected: str = "a text", may_be_empty: bo
     """Returns the value of the column `name` unchanged.
 
     Raises:
-        Broken: it is not a string, or holds nothing but white space although it may not be empty.
+        Broken: it is not a string, or only white space although it may not be empty.
     """
     if not isinstance(value, str):
         received = "nothing (null)" if value is None else f"{type(value).__name__} {value!r}"

@@ -84,7 +84,7 @@ class Session:
         The validation rows, or else the first dev file, if any, are scored at some checkpoints; see `plan_steps`.
 
         Args:
-            method: as from `TaskModel.few_labels`: how to train on few rows a label, "off" to fine-tune all weights.
+            method: how to train on few rows per label, from `TaskModel.few_labels`; "off" fine-tunes all weights.
 
         Raises:
             InputError: the preset does not fit, there is too little data, or `output_dir` holds a training with other
@@ -144,7 +144,7 @@ class Session:
     def _train_on_few(
         self, method: str, origin: start.Start, encoded: Encoded, strategy: tf.distribute.Strategy
     ) -> bool:
-        """Trains as for few rows a label. Returns False if all weights are to be fine-tuned instead."""
+        """Trains on few rows per label. Returns False if all weights are to be fine-tuned instead."""
         started, train = time.monotonic(), self.inputs.of("train")[0]
         few = few_labels.choose(method, self.task, origin, self.trained, encoded, strategy)
         self._few_labels = few.results
@@ -483,8 +483,8 @@ def plan_steps(settings: FineTuningSettings, train: Examples, watched: Examples 
     """Returns the steps of a training, those of its warm-up, and those between two evaluations.
 
     The evaluations take at most `SHARE_OF_EVALUATIONS` of the time, or there is only the last. A training step takes
-    three times as long as an evaluation of as many tokens: forward, and backward for activations and for weights. An
-    interval that was given, or early stopping, goes first.
+    three times as long as an evaluation of as many tokens: forward, and backward for activations and for weights. This
+    limit does not hold with an interval that was given, or with early stopping.
     """
     batch_size, num_examples = settings.train_batch_size, train.num_examples
     num_steps = count_steps(num_examples, batch_size, settings.num_train_epochs)

@@ -181,7 +181,7 @@ def default_rate(hidden_dim: int) -> float:
 
 
 def output_size(start: Start, model_class: type[BertTask]) -> int:
-    """Returns the outputs of the head that a model of the class starts from; without one those of the encoder.
+    """Returns the number of outputs of the head that a model of the class starts from; without a head, the encoder's.
 
     Raises:
         InputError: there is no such preset.

@@ -1,9 +1,9 @@
 """The interface between a task and the session that trains, evaluates and applies it.
 
 A task has three parts: `TaskData` reads its files, `TaskModel` names its model and encodes the rows for it, and
-`TaskScoring` scores and writes the answers. `tasks.fine_tuning.session` does the rest. A task is a value: what a run
-finds out stands in the spec, in the model that is `Trained`, or in the `Answers`. This module does not import
-TensorFlow, so that a wrong file is reported within a second.
+`TaskScoring` scores and writes the answers. `tasks.fine_tuning.session` does the rest. A task is a value: results of a
+run are kept in the spec, in `Trained`, or in `Answers`. This module does not import TensorFlow, so that a wrong file is
+reported within a second.
 """
 
 import abc

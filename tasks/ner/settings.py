@@ -9,8 +9,8 @@ from tasks.settings import changeable, replaced, setting
 from tasks.text.tags import SCHEMES
 
 ENCODERS = ("trained", "frozen")
-# A BiLSTM starts from random weights, which need a higher rate, more epochs, and Adam's bias correction, whatever names
-# the encoder.
+# A BiLSTM starts from random weights, which need a higher rate, more epochs, and Adam's bias correction, also with
+# --bert_config_file.
 FROZEN_DEFAULTS = {"learning_rate": 1e-3, "optimizer": "adamw", "num_train_epochs": 10.0}
 # The settings that mean nothing with the other value of `encoder`.
 OWN = {

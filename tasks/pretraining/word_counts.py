@@ -184,7 +184,7 @@ def _count_chunks(data: bytes, chunks: Counter[bytes]) -> None:
 
 
 def _count_chunk_words(chunks: Counter[bytes], do_lower_case: bool) -> dict[str, int]:
-    """Splits all chunks of one frequency as one text, those of ASCII apart: Python's `str` is faster on them."""
+    """Splits all chunks of one frequency as one text; ASCII chunks apart, since Python's `str` is faster on them."""
     groups = defaultdict(list)
     for chunk, count in chunks.items():
         groups[count, chunk.isascii()].append(chunk)
@@ -206,7 +206,7 @@ class Totals(NamedTuple):
     Attributes:
         words: occurrences of all words.
         sentences: lines with at least one word.
-        documents: sentences behind a blank line, with no other sentence between.
+        documents: sentences that are the first after a blank line.
         first, last: kinds of the first and the last line that is blank or a sentence; "" if there is none.
     """
 

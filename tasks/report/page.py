@@ -60,7 +60,7 @@ class DataSection(NamedTuple):
 
     Attributes:
         lines: sentences on all rows and on each kind of fault.
-        counts: rows a label by title of the file, the training file first.
+        counts: number of rows of each label, by title of the file, the training file first.
         tables: as in `Report`.
     """
 

@@ -33,7 +33,7 @@ from tasks.text.steps import work_identity
 _HELD_OUT = 10  # One document of so many.
 _HELD_OUT_BYTES = 1 << 18  # At most, and of one document a quarter; about 500 sequences of 128 tokens.
 _MIN_DOCUMENTS = 2 * _HELD_OUT  # A random next sentence comes from a second document, of the held-out ones too.
-_LINES = 32  # Where there are fewer, so many lines stand for one.
+_LINES = 32  # Most lines that count as a document where the text has too few documents.
 _PASSES = 2  # Each pairs sentences anew; masks are drawn in each epoch anyway.
 _CLOCK_WARMUP = 10  # Steps, of which a few minutes on a CPU have some hundred.
 # The paper's share (section 3.1). Masked as a whole, a word must be guessed from its context in either vocabulary;

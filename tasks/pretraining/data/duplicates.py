@@ -33,7 +33,7 @@ def find_duplicates(pool, directory: str, blocks: Sequence[Block], input_format:
     """Finds repeated lines or documents, and writes files for `without_duplicates` to `directory`.
 
     Args:
-        pool: as of `run_step`.
+        pool: as in `run_step`.
         unit: "lines" or "documents".
 
     Returns:
@@ -62,7 +62,7 @@ def without_duplicates(directory: str, number: int, texts: Iterator[str | None],
         directory: as `find_duplicates` has left it.
         number: of the block.
         texts: of `split_block`.
-        unit: as of `find_duplicates`.
+        unit: as in `find_duplicates`.
     """
     with open_file(_path(directory, "repeated", number)) as file:
         seen = set(iter(functools.partial(file.read, _DIGEST_BYTES), b""))

@@ -13,7 +13,7 @@ import numpy as np
 from tasks.pretraining.data.counter_random import random_order
 
 NEIGHBOURS = 16
-_NEIGHBOUR_BYTES = 1 << 20  # Of text that a neighbour gives, at most.
+_NEIGHBOUR_BYTES = 1 << 20  # Most text that a neighbour gives.
 
 
 class Plan:

@@ -18,7 +18,7 @@ def publish(sources: Sequence[str], output_files: Sequence[str]) -> None:
     """Moves shards and their indexes, replacing others; those that were moved before a kill are left as they are.
 
     Args:
-        sources: paths of the shards in the scratch directory; an index has `.npz` behind that.
+        sources: paths of the shards in the scratch directory; the path of an index adds `.npz`.
         output_files: their places.
 
     Raises:

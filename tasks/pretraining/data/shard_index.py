@@ -66,7 +66,7 @@ class RecordStatistics(NamedTuple):
 
     Attributes:
         num_records, num_real_tokens: int.
-        answer_counts, next_sentence_counts: as of `ShardIndex`, the former of shape (V,).
+        answer_counts, next_sentence_counts: as in `ShardIndex`, the former of shape (V,).
         checksum: int, CRC-32 of the files' checksums.
     """
 
@@ -187,7 +187,7 @@ class RecordFigures(NamedTuple):
         record_bytes, lengths, masked: int32, shape (N,), of each record: its bytes without the frame, its tokens that
             are not padding, its masked positions.
         checksums: uint32, shape (N,), CRC-32 of the numbers of each record.
-        highest, first_hole, answer_counts, next_sentence_counts: as of `ShardIndex`.
+        highest, first_hole, answer_counts, next_sentence_counts: as in `ShardIndex`.
     """
 
     record_bytes: np.ndarray

@@ -158,7 +158,7 @@ def make_eval_dataset(
 
     Args:
         is_static: whether the last batch is filled with rows of zeros, whose answers weigh nothing; otherwise it may be
-            smaller. The others are as of `TrainBatches`.
+            smaller. The other arguments are as in `TrainBatches`.
     """
     blocks, load = _blocks(indexes, packing), _loader(files, packing)
     read = tf.autograph.experimental.do_not_convert(_reader(packing, **lengths))

@@ -12,7 +12,7 @@ _LONGEST = 64.0
 
 
 def attend_to_neighbors(backbone: BertBackbone) -> None:
-    """Lets each head begin by attending to the token at a distance of its own: 1 before, 1 behind, 2 before, ...
+    """Lets each head begin by attending to the token at a distance of its own: 1 before, 1 after, 2 before, ...
 
     From random weights, a model first has to learn to tell positions apart, during which it only predicts how frequent
     words are. Here the position table starts from sinusoids (Vaswani et al. 2017, section 3.5), in which moving by d
