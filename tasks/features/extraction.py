@@ -12,6 +12,7 @@ from keras_bert.presets.weights import open_checkpoint, read_bert_config
 from tasks.features import data, writing
 from tasks.features.settings import DEFAULT_LAYERS, DEFAULT_OUTPUT, FeatureSettings, choose_layers, layer_name
 from tasks.features.writing import Block, Column, open_writer
+from tasks.fine_tuning.examples import Predictor
 from tasks.text.bad_rows import BadRows
 from tasks.text.conll import read_conll
 
@@ -99,8 +100,10 @@ class _Extraction:
     """
 
     def __init__(self, settings: FeatureSettings, layers: list[int], bad_rows: BadRows, origin):
+        import keras
+
         from keras_bert.vocabulary import check_rows
-        from tasks.features.model import COMBINED, POOLED, Extractor, FeatureExtractor, load_encoder
+        from tasks.features.model import COMBINED, POOLED, FeatureExtractor, load_encoder
 
         if settings.pooling == "pooler" and origin.load_weights:
             with open_checkpoint(origin.preset) as checkpoint:
@@ -112,7 +115,11 @@ class _Extraction:
         check_rows(origin.preset, self._tokenizer.vocabulary_size(), num_rows)
         backbone = load_encoder(origin, settings.random_seed)
         options = {name: getattr(settings, name) for name in ("combine", "layer_weights", "pooling", "normalize")}
-        self._extractor = Extractor(FeatureExtractor(backbone, layers, **options), settings.eval_batch_size)
+        model = FeatureExtractor(backbone, layers, **options)
+        self._widths = {name: output.shape[-1] for name, output in model.output.items()}
+        outputs = list(model(model.input).values())
+        joined = keras.layers.Concatenate(dtype="float32")(outputs) if len(outputs) > 1 else outputs[0]
+        self._predictor = Predictor(keras.Model(model.input, joined))
         # Names of the vectors in JSON lines: google-research/bert's negative index of an encoder layer, or a name.
         by_layer = {layer_name(n): n - backbone.num_layers - 1 if n else layer_name(n) for n in layers}
         self._indices = {**by_layer, COMBINED: settings.combine, POOLED: POOLED}
@@ -123,8 +130,8 @@ class _Extraction:
         """Writes the embeddings of all rows in order; returns the content of `metrics.json`."""
         from tqdm import tqdm
 
-        started, widths = time.perf_counter(), self._extractor.widths
-        results = {"rows": 0, "tokens": 0, "cut_rows": 0, "vectors": dict(widths)}
+        started, widths = time.perf_counter(), self._widths
+        results = {"rows": 0, "tokens": 0, "cut_rows": 0, "vectors": widths}
         vectors = self._settings.max_seq_length if self._settings.pooling == "none" else 1
         block_rows = min(BLOCK_BYTES // (4 * sum(widths.values()) * vectors), MAX_BLOCK_ROWS)
         with (
@@ -164,8 +171,11 @@ class _Extraction:
 
     def _block(self, batch: Sequence[data.Row], encoded: data.Encoded) -> Block:
         index = Column(np.array([row.index for row in batch], np.int64))
-        vectors = self._extractor(encoded.examples)
-        if self._settings.pooling != "none":
+        settings, ends = self._settings, np.cumsum(list(self._widths.values()))[:-1]
+        by_token = settings.pooling == "none"
+        joined = self._predictor.compute_outputs(encoded.examples, settings.eval_batch_size, per_token=by_token)
+        vectors = dict(zip(self._widths, np.split(joined, ends, axis=-1), strict=True))
+        if not by_token:
             return {"index": index, **{name: Column(array) for name, array in vectors.items()}}
         if len(encoded.kept) < len(encoded.examples.token_ids):  # Windows overlap.
             vectors = {name: array[encoded.kept] for name, array in vectors.items()}

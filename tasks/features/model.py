@@ -6,13 +6,11 @@ Shapes: B batch, S sequence in tokens, T rows (see keras_bert/encoder/packing.py
 from collections.abc import Sequence
 
 import keras
-import numpy as np
 from keras import ops
 
 from keras_bert.encoder.backbone import BertBackbone, FirstRows, RestoreRectangle
 from keras_bert.encoder.heads import PoolTokens
 from tasks.features.settings import layer_name
-from tasks.fine_tuning.examples import Examples, Predictor
 from tasks.fine_tuning.start import Start
 
 COMBINED = "features"
@@ -116,37 +114,8 @@ def _pool(backbone: BertBackbone, name: str, rows, pooling: str):
     return PoolTokens("mean", dtype="float32", name=f"{name}_output")(rectangle, backbone.input["padding_mask"])
 
 
-# === Running it ===
-
-
 def load_encoder(origin: Start, random_seed: int, layout: str = "unpadded") -> BertBackbone:
     """Loads the encoder. If its weights are not to be loaded, they are drawn from the seed."""
     if not origin.load_weights:
         keras.utils.set_random_seed(random_seed)
     return BertBackbone.from_preset(origin.preset, origin.load_weights, keras.config.dtype_policy(), layout=layout)
-
-
-class Extractor:
-    """Runs a feature extractor on any number of sequences.
-
-    Args:
-        model: `FeatureExtractor`.
-        batch_size: B, sequences per batch.
-
-    Attributes:
-        widths: D of each output, by name.
-    """
-
-    def __init__(self, model, batch_size: int):
-        self._batch_size = batch_size
-        self.widths = {name: tensor.shape[-1] for name, tensor in model.output.items()}
-        outputs = list(model(model.input).values())
-        self._by_token = len(outputs[0].shape) == 3
-        joined = keras.layers.Concatenate(dtype="float32")(outputs) if len(outputs) > 1 else outputs[0]
-        self._predictor = Predictor(keras.Model(model.input, joined))
-
-    def __call__(self, examples: Examples) -> dict[str, np.ndarray]:
-        """Returns float32 arrays by output name, in the order of the sequences: (T, D), or (R, D) if pooled."""
-        joined = self._predictor.compute_outputs(examples, self._batch_size, per_token=self._by_token)
-        ends = np.cumsum(list(self.widths.values()))[:-1]
-        return dict(zip(self.widths, np.split(joined, ends, axis=-1), strict=True))
