@@ -83,14 +83,6 @@ class WordSource(NamedTuple):
     labels: np.ndarray | None
 
 
-class WordEncoded(task.Encoded):
-    """Windows over the sentences of a file. `source` is a `WordSource`."""
-
-    def compute_outputs(self, predictor, batch_size, description):
-        """Applies a model to every word: float32, shape (N, C)."""
-        return super().compute_outputs(predictor, batch_size, description)[self.source.windows.places]
-
-
 class WordTask(task.Task):
     """Base of the tasks on words."""
 
@@ -137,11 +129,12 @@ class WordTask(task.Task):
         tokenizer = PythonBertTokenizer.of(trained.tokenizer)
         windows = make_windows(documents, tokenizer, spec.sequence_length, spec.doc_stride, spec.document_context)
         labels = None if documents.tags is None else self.number(documents.tags, spec)
-        return WordEncoded(
+        return task.Encoded(
             examples=make_examples(windows, labels),
             lengths=windows.sentence_lengths,
             per_token=True,
             source=WordSource(windows, labels),
+            places=windows.places,
         )
 
     def window_details(self, answers: task.Answers) -> dict[str, int]:
