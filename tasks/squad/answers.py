@@ -78,8 +78,8 @@ def best_answers(
         best = next((entry for entry in nbest if entry["text"]), None)
         odds = NO_SPAN_ODDS if best is None else sum(null) - best["start_logit"] - best["end_logit"]
         answers.null_odds[question.id] = odds
-        answers.predictions[question.id] = "" if best is None or odds > null_score_diff_threshold else best["text"]
-    return answers
+        answers.predictions[question.id] = "" if best is None else best["text"]
+    return apply_threshold(answers, null_score_diff_threshold)
 
 
 def apply_threshold(answers: Answers, threshold: float) -> Answers:
