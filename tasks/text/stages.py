@@ -61,8 +61,8 @@ class StageRun:
         """Returns a path in the run's directory."""
         return os.path.join(self.directory, *names)
 
-    def stage(self, name: str, work: Callable[[], dict], keep: bool = True) -> dict:
-        """Runs a stage, unless it is finished, and returns its record.
+    def stage(self, name: str, work: Callable[[], dict], keep: bool = True) -> None:
+        """Runs a stage, unless it is finished, and notes its record.
 
         Args:
             name: title of the stage, and file name of its record.
@@ -81,7 +81,6 @@ class StageRun:
             record["seconds"] = round(time.monotonic() - start, 1)
             write_json(record_path, record)
         self.records[name] = record
-        return record
 
     def table(self) -> str:
         """Renders the records as a table with stage, time and figure."""

@@ -24,7 +24,8 @@ def test_a_finished_stage_is_kept_and_a_failed_one_repeated(tmp_path, capsys):
     with pytest.raises(RuntimeError):
         first.stage("training, random", lambda: work("training", fails=True))
     second = StageRun(directory, {"steps": 1})
-    assert second.stage("text", lambda: work("text"))["figure"] == "text 1"
+    second.stage("text", lambda: work("text"))
+    assert second.records["text"]["figure"] == "text 1"
     second.stage("training, random", lambda: work("training"))
     second.stage("serving", lambda: work("serving"), keep=False)
     assert calls == ["text", "training", "training", "serving"]
