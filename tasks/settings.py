@@ -73,7 +73,7 @@ class Rule(NamedTuple):
     flag: str | None = None
     repeats: bool = False
     subject: str | None = None
-    needs: Callable[[Any], str | None] = {}.get
+    needs: Callable[[Any], str | None] | None = None
 
     def spelled(self, value: Any) -> Any:
         """Returns the choice that `value` is another spelling of, or else `value` itself."""
@@ -190,8 +190,7 @@ class Settings(Values):
                 fault = rule.fault(item)
                 if fault:
                     raise InputError(f"--{rule.flag or field.name}={item}: {fault}.")
-                extra = rule.needs(item)
-                if extra:
+                if rule.needs and (extra := rule.needs(item)):
                     require_extra(extra, f"--{rule.flag or field.name}={item}".removesuffix("=True"))
 
     def identity(self) -> dict:

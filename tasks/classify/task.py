@@ -329,9 +329,8 @@ class Classify(task.Task):
 
     def _spec(self, labels: list[str], table: data.Table) -> ClassifySpec:
         """Returns a spec for tables like this one; without labels that of a regressor."""
-        length = self.settings.max_seq_length
         spec = ClassifySpec(
-            sequence_length=length,
+            sequence_length=self.settings.max_seq_length,
             labels=labels,
             num_texts=table.num_texts,
             is_regression=not labels,

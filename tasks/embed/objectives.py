@@ -48,7 +48,6 @@ class MultipleNegativesRanking(EmbedObjective):
     """
 
     def loss_sum(self, embeddings, scores):
-        del scores
         unit = tf.math.l2_normalize(embeddings, -1)
         candidates = tf.transpose(gather(unit[:, 1:]), [1, 0, 2])  # [K - 1, G, D]: the matches, then the others.
         candidates = tf.reshape(candidates, [-1, unit.shape[-1]])
@@ -89,7 +88,6 @@ class Triplet(EmbedObjective):
     """
 
     def loss_sum(self, embeddings, scores):
-        del scores
         distances = tf.norm(embeddings[:, :1] - embeddings[:, 1:3] + 1e-6, axis=-1)  # [B, 2], as torch's distance.
         return tf.reduce_sum(tf.nn.relu(distances[:, 0] - distances[:, 1] + 5.0))
 

@@ -27,7 +27,6 @@ from tasks.engine.workers import Workers
 SECONDS_PER_CALL = 0.5  # Duration of the training steps between two updates of the progress bar.
 RECORDS = 200  # About the number of rows of a history.
 
-
 _OF_SEVERAL_HOSTS = (tf.distribute.MultiWorkerMirroredStrategy, tf.distribute.TPUStrategy)
 MakeDataset = Callable[[int], tf.data.Dataset]  # From the number of finished steps to the batches that follow.
 

@@ -231,7 +231,6 @@ def _read_curves(rows: Sequence[dict]) -> dict[str, np.ndarray]:
 
 def _confusion(labels: Sequence[str], counts: np.ndarray) -> dict:
     """Returns the cells of the confusion matrix, and the most frequent confusions of many classes."""
-    counts = np.asarray(counts)
     if counts.shape != (len(labels), len(labels)):
         raise ValueError(f"`confusion` must have counts of shape {(len(labels),) * 2}. Received: {counts.shape}")
     totals, correct = counts.sum(axis=1), np.diagonal(counts)
@@ -281,7 +280,6 @@ def _scatter(true: np.ndarray, predicted: np.ndarray) -> dict:
 
 def _lengths(split: str, tokens: np.ndarray, limit: int) -> dict:
     """Returns the histogram of the lengths of a split, and the numbers for its caption."""
-    tokens = np.asarray(tokens)
     axes, bars = figures.histogram(tokens, limit)
     return {
         "name": split,

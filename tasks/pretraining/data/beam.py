@@ -55,9 +55,8 @@ class BeamPool:
         make_directory(errors)
         options = list(self._arguments)
         if self._is_dask and not any(option.startswith("--dask_npartitions") for option in options):
-            options.append(
-                f"--dask_npartitions={len(elements)}"
-            )  # Fewer partitions would leave workers without a task.
+            # Fewer partitions would leave workers without a task.
+            options.append(f"--dask_npartitions={len(elements)}")
         pipeline = apache_beam.Pipeline(options=PipelineOptions(options))
         _ = (
             pipeline
