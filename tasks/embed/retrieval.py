@@ -85,8 +85,8 @@ def mine(
     Args:
         texts, vectors: as in `rank`.
         num_negatives: how many to add.
-        relative_margin: passages whose cosine exceeds the match's by more than `-relative_margin` times its size may
-            match, too. They are taken only if there are too few others, the least similar first.
+        relative_margin: a passage whose cosine is not below the match's by this share of it may match, too. Such
+            passages are taken only if there are too few others, the least similar first.
 
     Raises:
         InputError: there are too few passages.

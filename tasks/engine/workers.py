@@ -135,7 +135,7 @@ class Workers:
         return f"worker {worker} ({self.addresses[worker]})"
 
     def _find_lost(self, message: str) -> list[int]:
-        """Returns the workers that TensorFlow calls unhealthy, or cannot be reached, or else are in its message."""
+        """Returns the workers that TensorFlow calls unhealthy, else those out of reach, else those that it names."""
         peers = [worker for worker in range(self.count) if worker != self.index]
         unhealthy = "".join(re.findall(r"stopped sending heartbeats\):((?:\s+/job:\S+)+)", message))
         return (

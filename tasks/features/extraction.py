@@ -96,7 +96,7 @@ class _Extraction:
         origin: `tasks.fine_tuning.start.Start` of the encoder.
 
     Raises:
-        InputError: the encoder has no pooler, or is not suitable.
+        InputError: the encoder has no pooler, or fewer token embeddings than the vocabulary has pieces.
     """
 
     def __init__(self, settings: FeatureSettings, layers: list[int], bad_rows: BadRows, origin):

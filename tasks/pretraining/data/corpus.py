@@ -43,7 +43,10 @@ def tokenize_block(directory: str, task: tuple[int, Block]) -> list[tuple[int, i
 
 
 def _tokenized(workspace: Workspace, texts: Iterator[str | None]) -> Iterator[tuple[Corpus, bool]]:
-    """Yields stores; a document of more than two stores' tokens is cut."""
+    """Yields the text of each store, and whether its first document began before it.
+
+    A document of more than two stores' tokens is cut.
+    """
     settings, tokenizer, dtype = workspace.settings, workspace.tokenizer, workspace.dtype
     split = sentence_splitter(settings.sentence_splitter, settings.sentence_language)
     most = max(1, workspace.block_bytes // _BYTES_PER_TOKEN)

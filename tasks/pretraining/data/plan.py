@@ -2,7 +2,7 @@
 
 Any worker computes both from a table with a row for each store.
 
-M: blocks, here and from now on the stores of the text, which are some MB each.
+M: blocks; here and in `writing` a block is one store of the tokenized text, of some MB.
 """
 
 import random
