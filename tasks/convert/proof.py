@@ -112,19 +112,20 @@ def largest_differences(expected: dict[str, np.ndarray], actual: dict[str, np.nd
     return {name: float(np.abs(expected[name] - actual[name]).max()) for name in expected if name in actual}
 
 
-def compare(source: Checkpoint, target: Checkpoint, compare_with_peers: bool = True) -> Proof:
+def compare(source: Checkpoint, target: Checkpoint, names: tuple[str, str], compare_with_peers: bool) -> Proof:
     """Compares two open checkpoints, which should be the same model.
 
     Args:
         source: what was converted.
         target: what was written.
+        names: `source` and `target` of the proof.
         compare_with_peers: run the formats' own libraries too, where they are installed.
     """
     batch = fixed_batch(source.config)
     expected, actual = compute_outputs(source, batch), compute_outputs(target, batch)
-    names = list(dict.fromkeys(path.partition("/")[0] for path in source.tensors))
+    parts = list(dict.fromkeys(path.partition("/")[0] for path in source.tensors))
     held = {path.partition("/")[0] for path in target.tensors}
-    left_out = [name for name in names if name not in held and name in _MAY_BE_LEFT_OUT.get(target.format, ())]
+    left_out = [name for name in parts if name not in held and name in _MAY_BE_LEFT_OUT.get(target.format, ())]
     changed, parameters = [], 0
     for path, stored in source.tensors.items():
         if path.partition("/")[0] not in left_out:
@@ -138,8 +139,7 @@ def compare(source: Checkpoint, target: Checkpoint, compare_with_peers: bool = T
             library, outputs = peer
             peers[f"{library} on the {side}"] = largest_differences(expected, outputs(checkpoint, batch))
     return Proof(
-        source=f"{source.format}: {source.source}",
-        target=f"{target.format}: {target.source}",
+        *names,
         num_weights=len(source.tensors),
         changed=changed,
         left_out=left_out,

@@ -87,8 +87,8 @@ def convert(settings: ConversionSettings):
                 library = "transformers" if settings.to_format == "hugging_face" else "keras"
                 card.save(temporary, text.replace("library_name: keras\n", f"library_name: {library}\n", 1))
             with module.open_checkpoint(temporary) as written:
-                proof = conversion_proof.compare(checkpoint, written, settings.compare_with_peers)
-            proof = proof._replace(source=f"{checkpoint.format}: {source}", target=f"{settings.to_format}: {target}")
+                names = (f"{checkpoint.format}: {source}", f"{settings.to_format}: {target}")
+                proof = conversion_proof.compare(checkpoint, written, names, settings.compare_with_peers)
             conversion_proof.check(proof, settings.tolerance)
     return proof
 
