@@ -18,19 +18,15 @@ from tasks.text import tags as tag_schemes
 from tasks.text.bad_rows import BadRows
 from tasks.text.conll import Documents
 
-SCHEME = "iob2"
-
 
 class NerSpec(WordSpec):
     """Spec of a trained tagger.
 
     Attributes:
-        labels: class i is labels[i]: "O", or B- or I- and a type.
-        scheme: tag scheme of the labels.
+        labels: class i is labels[i], a tag of IOB2: "O", or B- or I- and a type.
     """
 
     labels: list[str]
-    scheme: str = SCHEME
 
 
 class Ner(WordTask):
