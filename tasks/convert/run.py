@@ -78,9 +78,12 @@ def convert(settings: ConversionSettings):
         if answers := model_class.answer_settings_of(source, checkpoint) if model_class else {}:
             task = {**task, "answer_settings": answers}
             checkpoint = dataclasses.replace(checkpoint, settings={**checkpoint.settings, "task": task})
-            lost = ", ".join(sorted(answers.keys() - {"num_texts"}))
-            if lost and settings.to_format != "keras":
-                logging.warning("%s has no place for %s of its answers; keras has.", settings.to_format, lost)
+        lost = answers.keys() - {"num_texts"}
+        if settings.to_format in ("google", "keras_hub"):
+            named = {"labels": checkpoint.labels, "multi_label": task.get("multi_label")}
+            lost |= {name for name, value in named.items() if value}
+        if lost and settings.to_format != "keras":
+            logging.warning("%s has no place for its %s; keras has.", settings.to_format, ", ".join(sorted(lost)))
         with atomic_path(target) as temporary:
             module.write(temporary, checkpoint, tokenizer)
             if text := card.find_card(source):

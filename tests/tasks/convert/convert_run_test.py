@@ -123,7 +123,7 @@ def test_all_pretraining_heads_survive_every_format_and_equal_transformers(tmp_p
         ("BertForMaskedLM", "masked_lm", {}),
     ],
 )
-def test_fine_tuned_heads_come_along(tmp_path, cls, head, changes):
+def test_fine_tuned_heads_come_along(tmp_path, cls, head, changes, caplog):
     pytest.importorskip("transformers")
     write_random_bert(tmp_path, cls=cls, **changes)
     convert(str(tmp_path), str(tmp_path / "ours"), to_format="keras")
@@ -134,6 +134,11 @@ def test_fine_tuned_heads_come_along(tmp_path, cls, head, changes):
         assert checkpoint.heads == (head,)
         assert checkpoint.labels == (list(changes["id2label"].values()) if changes else None)
     assert read_json(str(tmp_path / "again" / "config.json")).get("problem_type") == changes.get("problem_type")
+    assert "has no place for" not in caplog.text
+    if head == "classification":
+        convert(str(tmp_path), str(tmp_path / "google"), to_format="google", compare_with_peers=False)
+        lost = "labels, multi_label" if "problem_type" in changes else "labels"
+        assert f"google has no place for its {lost}; keras has." in caplog.text
 
 
 @pytest.mark.oracle
