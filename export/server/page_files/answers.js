@@ -123,7 +123,7 @@ const SHOW = {
     const named = Array.isArray(prediction) ? [["embedding", prediction]] : vectors;
     const rows = named.map(([name, values]) =>
       [name, values.length, Math.hypot(...values), Math.min(...values), Math.max(...values)]);
-    const parts = [headline(`${named.length} vectors of the text`)];
+    const parts = [headline(named.length === 1 ? "1 vector of the text" : `${named.length} vectors of the text`)];
     parts.push(table(["Vector", "Size", "Norm", "Least", "Greatest"], rows));
     for (const [name, values] of named) {
       parts.push(make("h2", {}, name), drawing(values, `The ${values.length} values of ${name}`));

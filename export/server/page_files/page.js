@@ -179,7 +179,9 @@ function showAnswer(signature, instance, prediction, path, body) {
   const described = chosen().description || {};
   const nodes = answerNodes(kindOf(signature), instance, prediction, described);
   if (signature.name === DEFAULT_SIGNATURE && EXPLAIN in chosen().signatures) nodes.push(whyButton(instance, path));
-  nodes.push(fold("This request with curl", make("pre", {tabIndex: 0}, `curl -d ${quoted} \\\n  ${location.origin}${path}`)));
+  const credentials = key ? '-H "Authorization: Bearer $KEY" ' : "";
+  const command = `curl ${credentials}-d ${quoted} \\\n  ${location.origin}${path}`;
+  nodes.push(fold("This request with curl", make("pre", {tabIndex: 0}, command)));
   nodes.push(fold("The answer as JSON", make("pre", {tabIndex: 0}, JSON.stringify(prediction, null, 1))));
   showParts(nodes);
 }

@@ -194,6 +194,8 @@ def test_vectors_are_summed_up(tab, server):
     assert texts(tab, "tbody td:nth-child(2)") == ["48", "48", "48"]
     counts = tab.evaluate("[...document.querySelectorAll('svg')].map(one => one.querySelectorAll('rect').length)")
     assert counts == [48, 48, 48]
+    assert texts(tab, ".headline") == ["3 vectors of the text"]
+    assert tab.evaluate("SHOW.vectors({}, [0.6, 0.8])[0].textContent") == "1 vector of the text"
 
 
 def test_a_model_without_description_is_asked_in_json(tab, server):
@@ -202,6 +204,15 @@ def test_a_model_without_description_is_asked_in_json(tab, server):
     answer = ask(tab, **{"": '"text"'})
     assert "expected a number" in answer and texts(tab, "[role=alert]")
     assert "JSON" in ask(tab, **{"": "nonsense"})
+
+
+def test_the_command_of_a_request_names_the_key_of_the_server(tab, server):
+    show(tab, server, "classification")
+    ask(tab)
+    assert texts(tab, "#answer pre")[0].startswith("curl -d ")
+    tab.evaluate("key = 'first-key'; null")
+    ask(tab)
+    assert texts(tab, "#answer pre")[0].startswith('curl -H "Authorization: Bearer $KEY" -d ')
 
 
 def test_what_people_and_models_write_is_only_text(tab, server):
