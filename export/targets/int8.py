@@ -192,12 +192,13 @@ def decide(head: Head, held_out: HeldOut | None, tolerance: float) -> Decision:
 
 
 def ask(head: Head, held_out: HeldOut | None) -> tuple[list[dict[str, np.ndarray]], str]:
-    """Returns requests to `token_ids`, of the held-out rows where their texts are the model's, and their source."""
+    """Returns requests to `token_ids`, of the held-out rows where their texts are the model's, and what is measured."""
     texts = held_out.texts if held_out else []
     is_flat = all(axes == () for axes in head.text_inputs.values())
     if not texts or not is_flat or len(texts[0]) != len(head.text_inputs):
-        source = held_out.source if held_out else "paragraphs of docstrings"
-        return real_text.requests(head, [_BATCH_SIZE] * (_MOST_BATCHES // 2)), source
+        source = "paragraphs of docstrings"
+        requests = real_text.requests(head, [_BATCH_SIZE] * (_MOST_BATCHES // 2))
+        return requests, f"{held_out.source} and {source}" if held_out else source
     asked = []
     for start in range(0, min(len(texts), _BATCH_SIZE * _MOST_BATCHES), _BATCH_SIZE):
         columns = map(as_bytes, zip(*texts[start : start + _BATCH_SIZE], strict=True))

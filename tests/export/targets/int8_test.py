@@ -6,7 +6,7 @@ import os
 import numpy as np
 import pytest
 from toy_classifier import LABELS, VOCABULARY, assets
-from toy_heads import backbone, shaken
+from toy_heads import HEADS, backbone, shaken
 from toy_saved import save_graph
 
 from export import saved_model
@@ -141,6 +141,8 @@ def test_the_metric_of_held_out_rows(head, tmp_path):
     decision = int8.decide(head, rows, 100.0)
     assert decision.source == f"3 rows of {tmp_path / 'dev.tsv'}" and decision.cost.num_texts == 3
     assert decision.cost.metric == "accuracy" and decision.cost.points[0] == pytest.approx(accuracy)
+    _, source = int8.ask(HEADS["classification of pairs"](), rows)  # Rows of one text are none of its requests.
+    assert source == f"{decision.source} and paragraphs of docstrings"
 
 
 def test_a_run_without_held_out_rows(head, tmp_path):
