@@ -93,6 +93,11 @@ def _read_preset(preset: str) -> tuple:
     if weights.has_config(preset):
         with weights.open_checkpoint(preset) as checkpoint:
             task = next((name for name, model_class in _FINE_TUNED.items() if model_class.has_head(checkpoint)), None)
+            if task == "multiple_choice" and "num_choices" not in checkpoint.settings.get("task", {}):
+                raise InputError(
+                    f"{preset}: does not say how many choices there are. Pass num_choices to "
+                    "BertMultipleChoice.from_preset in Python, and export what save_to_preset writes."
+                )
     if task is None:
         presets = f"--task={' or --task='.join(PRESET_TASKS)}"
         raise InputError(

@@ -129,6 +129,13 @@ def test_a_preset_of_swag_is_served_as_any(tmp_path):
     assert load_head(preset, "embeddings").preprocessor.sequence_length == 32
 
 
+def test_a_model_of_choices_whose_number_is_unknown(tmp_path):
+    preset = toy_heads.save_preset(tmp_path, BertMultipleChoice(toy_heads.backbone(), 4, compile=False))
+    (tmp_path / "task.json").unlink()
+    with pytest.raises(InputError, match="does not say how many choices there are. Pass num_choices to"):
+        load_head(preset)
+
+
 @pytest.mark.parametrize(
     ("model_class", "settings", "task", "given"),
     [
