@@ -70,7 +70,8 @@ class StudentSettings(Settings):
             InputError: the teacher is no model of a fine-tuning.
         """
         following = [*arguments[1:], ""]
-        named = {_name(word): word.partition("=")[2] or after for word, after in zip(arguments, following, strict=True)}
+        pairs = zip(arguments, following, strict=True)
+        named = {_name(word): word.partition("=")[2] if "=" in word else after for word, after in pairs}
         if not named.get("teacher"):
             return cls, []
         directory = teacher_directory(named["teacher"])

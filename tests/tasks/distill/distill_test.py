@@ -211,6 +211,7 @@ def test_the_flags_of_the_teachers_training_are_the_students(teacher, tmp_path):
     stages = ["--do_train", "--do_eval"]
     assert shared == [*stages, f"--dev_file={words['dev_file']}", "--text_column=text", "--noregression"]
     assert DistillSettings.expand(["--teacher", str(copied), "--dev_share=0.2", "--do_train"])[1] == shared[3:]
+    assert DistillSettings.expand(["--teacher=", f"--output_dir={copied}"]) == (DistillSettings, [])
     assert DistillSettings.expand(["--output_dir=x"]) == (DistillSettings, [])
 
 
