@@ -3,6 +3,7 @@
 Shapes: B batch, S sequence.
 """
 
+import contextlib
 import dataclasses
 import functools
 import os
@@ -19,7 +20,7 @@ from keras_bert.encoder.heads import PoolTokens, output_head
 from keras_bert.encoder.layer import arguments_of, keep_arguments, weights_follow
 from keras_bert.errors import InputError, first_line
 from keras_bert.files import is_directory, keep_copies, read_optional_json
-from keras_bert.presets import tokenizers, weights
+from keras_bert.presets import catalog, tokenizers, weights
 from keras_bert.tokenization.preprocessor import BertPreprocessor
 
 _OF_ANY_LENGTH = {"num_texts", "long_text", "temperature", "thresholds"}  # Settings of `answer`.
@@ -249,7 +250,12 @@ class BertTask:
     @classmethod
     def preprocessor_of(cls, preset: str | os.PathLike, sequence_length: int | None = None) -> BertPreprocessor:
         """Returns the preprocessor that `from_preset` gives the model of a preset."""
-        length = sequence_length or _task_of(cls, weights.read_settings(preset)).get("sequence_length")
+        settings = weights.read_settings(preset)
+        if catalog.published(preset) is not None:
+            # Its settings are those of the name, and need no file. The length is in the files, where there are some.
+            with contextlib.suppress(InputError), catalog.located(preset) as place:
+                settings = weights.read_settings(place)
+        length = sequence_length or _task_of(cls, settings).get("sequence_length")
         return cls.preprocessor_cls.from_preset(preset, length)
 
     @classmethod

