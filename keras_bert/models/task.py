@@ -356,6 +356,7 @@ class LabeledTask(BertTask):
             raise ValueError(f"`pooling` must be {allowed}. Received: pooling={pooling!r}")
         if multi_label and not self.uses_pooler:
             raise ValueError(f"`multi_label` must be False for a head on every token. Received: {multi_label=}")
+        labels = None if labels is None else list(labels)  # Those of a column's `unique()` are an array.
         if num_classes is None and labels:
             num_classes = len(labels)
         if num_classes is None or num_classes < 1:
@@ -435,7 +436,7 @@ class LabeledTask(BertTask):
 
     @classmethod
     def _merge(cls, stored, given, source):
-        if given.get("num_classes") or given.get("labels"):
+        if given.get("num_classes") or given.get("labels") is not None:
             stored = {name: value for name, value in stored.items() if name not in ("num_classes", "labels")}
         elif not stored.get("num_classes"):
             raise InputError(

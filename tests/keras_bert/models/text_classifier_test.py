@@ -317,7 +317,8 @@ def test_dropout_falls_on_the_pooled_output_while_training_only():
 @pytest.mark.parametrize("pooling", ["mean", "cls", "max"])
 def test_the_head_may_read_pooled_tokens_in_place_of_the_pooler(preprocessor, tmp_path, pooling):
     backbone = toy_tasks.shaken(toy_tasks.backbone())
-    model = BertTextClassifier(backbone, preprocessor=preprocessor, labels=ANIMALS, pooling=pooling)
+    names = np.array(ANIMALS)  # As a column's `unique()` gives them.
+    model = BertTextClassifier(backbone, preprocessor=preprocessor, labels=names, pooling=pooling)
     features = preprocessor(["the cat sat", "a dog"])
     head = model.get_layer("classification")
     pooled = BertTextEmbedder(backbone, pooling=pooling, normalize=False)(features)
@@ -333,6 +334,7 @@ def test_the_head_may_read_pooled_tokens_in_place_of_the_pooler(preprocessor, tm
         again = BertTextClassifier.from_preset(tmp_path / path)
         assert (again.pooling, again.labels) == (pooling, ANIMALS)
         np.testing.assert_allclose(again(features), model(features), atol=1e-6)
+    assert BertTextClassifier.from_preset(tmp_path / "preset", labels=names).labels == ANIMALS
 
 
 def test_what_does_not_fit_is_refused(trained):
