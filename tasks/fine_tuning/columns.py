@@ -40,7 +40,7 @@ class Column:
     @property
     def is_score(self) -> bool:
         """Whether the values are numbers to predict, rather than labels."""
-        return self.is_fractional or (self.is_number and not self.has_few_values)
+        return self.is_fractional or (self.is_number and len(self.values) > 1 and not self.has_few_values)
 
     @property
     def has_few_values(self) -> bool:

@@ -212,6 +212,12 @@ TABLES = [
 ]
 
 
+def test_a_column_of_one_number_is_no_score(tmp_path):
+    path = write_table(tmp_path / "x.csv", text=texts(), label=["1"] * 30)
+    with pytest.raises(InputError, match="has only the label '1'. Expected at least two. To predict numbers, give"):
+        inputs.read_inputs(complete(Classify(parse(Classify, f"--train_file={path}", "--preset=x"))))
+
+
 @pytest.mark.parametrize(("name", "content", "said", "kind"), TABLES, ids=[name for name, *_ in TABLES])
 def test_columns_are_recognized(tmp_path, monkeypatch, capsys, name, content, said, kind):
     monkeypatch.setattr(inputs, "best_installed", lambda: None)
