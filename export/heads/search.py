@@ -69,7 +69,13 @@ class Search(SentenceEmbedding):
             raise InputError("--task=search: name the text to search by --passages, a passage per line.")
         self._texts = _read_passages(passages)
         self.top_k = min(top_k, len(self._texts))
-        vectors = stored = self._embed(self._texts)
+        self._reranker = None
+        if reranker_dir:
+            scorer, tokenizer, trained = load_reranker(reranker_dir)
+            self._reranker, self._served_reranker = rebuild(scorer), rebuild_for_serving(scorer)
+            self._pair = BertPreprocessor(tokenizer, trained["sequence_length"], pad_to_longest=True)
+            self.more_models = (self._served_reranker,)
+        vectors = stored = self._embed(self._texts)  # After what may be refused, since it may take hours.
         scales = np.ones(len(vectors), np.float32)
         if passages_dtype == "int8":
             scales = (np.maximum(np.abs(vectors).max(axis=1), 1e-12) / 127).astype(np.float32)
@@ -79,12 +85,6 @@ class Search(SentenceEmbedding):
         self.recall = 1.0 if passages_dtype == "float32" else self._measure_recall(vectors)
         self._passages = tf.Variable([text.encode() for text in self._texts], trainable=False, name="passages")
         self.variables = (self._vectors, self._vector_scales, self._passages)
-        self._reranker = None
-        if reranker_dir:
-            scorer, tokenizer, trained = load_reranker(reranker_dir)
-            self._reranker, self._served_reranker = rebuild(scorer), rebuild_for_serving(scorer)
-            self._pair = BertPreprocessor(tokenizer, trained["sequence_length"], pad_to_longest=True)
-            self.more_models = (self._served_reranker,)
 
     def _embed(self, texts: list[str]) -> np.ndarray:
         """Returns the passages' vectors, of length 1: float32, shape (P, D)."""

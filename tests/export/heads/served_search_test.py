@@ -1,5 +1,7 @@
 """Search: the passages that a SavedModel finds, beside numpy, for one block of passages and for several."""
 
+from unittest import mock
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -158,5 +160,8 @@ def test_passages_that_cannot_be_searched(tmp_path, content, message):
     (tmp_path / "p.txt").write_text(content)
     with pytest.raises(InputError, match=message):
         search.Search(toy_saved.embedder(), assets(), str(tmp_path / "p.txt"))
+    with mock.patch.object(search.Search, "_embed") as embed, pytest.raises(InputError, match="none/task.json: no"):
+        search.Search(toy_saved.embedder(), assets(), write(tmp_path / "p.txt", 3), reranker_dir=str(tmp_path / "none"))
+    assert not embed.called  # Millions of passages take hours.
     with pytest.raises(InputError, match="--task=search: name the text to search by --passages"):
         search.Search(toy_saved.embedder(), assets())
