@@ -29,14 +29,14 @@ FORMATS = ("hugging_face", "keras_preset", "google")
 def write_formats(directory: str, preset: str) -> dict[str, str]:
     """Writes random weights in each format; returns the directories."""
     from keras_bert import BertBackbone, formats
-    from keras_bert.presets.weights import checkpoint_of
+    from keras_bert.presets.weights import open_checkpoint
 
-    backbone = BertBackbone.from_preset(preset, load_weights=False)
-    places = {}
-    for name in FORMATS:
-        places[name] = os.path.join(directory, name)
-        module = formats.modules()[name]
-        module.write(places[name], checkpoint_of(backbone), None)
+    saved = os.path.join(directory, "saved")
+    BertBackbone.from_preset(preset, load_weights=False).save_to_preset(saved)
+    places = {name: os.path.join(directory, name) for name in FORMATS}
+    with open_checkpoint(saved) as checkpoint:
+        for name, place in places.items():
+            formats.modules()[name].write(place, checkpoint, None)
     return places
 
 

@@ -64,11 +64,13 @@ def write_weights(size: str, directory: str) -> str:
     from keras_bert.encoder.backbone import BertBackbone
     from keras_bert.formats import hugging_face
     from keras_bert.models import BertPretrainer
-    from keras_bert.presets.weights import checkpoint_of
+    from keras_bert.presets.weights import open_checkpoint
 
-    path = os.path.join(directory, size)
+    path, saved = (os.path.join(directory, name) for name in (size, f"{size}_saved"))
     backbone = BertBackbone(vocabulary_size=VOCABULARY, activation="gelu", **SIZES[size][0])
-    hugging_face.write(path, checkpoint_of(BertPretrainer(backbone, compile=False)), None)
+    BertPretrainer(backbone, compile=False).save_to_preset(saved)
+    with open_checkpoint(saved) as checkpoint:
+        hugging_face.write(path, checkpoint, None)
     return path
 
 

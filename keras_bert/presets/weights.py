@@ -1,18 +1,17 @@
-"""Reads configuration and weights of a preset in any format, and shows a model as a checkpoint to write."""
+"""Reads the configuration and the weights of a preset in any format."""
 
 import contextlib
 import dataclasses
 import os
 from collections.abc import Iterator, Mapping
 
-import numpy as np
 from absl import logging
 
 from keras_bert import formats
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.files import is_directory
-from keras_bert.formats.checkpoint import Checkpoint, StoredTensor, assign, check_shapes
+from keras_bert.formats.checkpoint import Checkpoint, assign, check_shapes
 from keras_bert.formats.weight_names import HEADS
 from keras_bert.presets.catalog import find_handle, located, name_of, published
 
@@ -143,41 +142,6 @@ def _differing(config: BertConfig, stored: BertConfig, names: tuple[str, ...]) -
     values = {name: getattr(config, name) for name in names}
     overridden = [f"{name}={value}" for name, value in values.items() if value != getattr(stored, name)]
     return ", ".join(overridden) or "the configuration"
-
-
-def checkpoint_of(model, source: str = "the model", labels: list[str] | None = None) -> Checkpoint:
-    """Shows a model's weights as a checkpoint, to be written in another format.
-
-    Args:
-        model: as in `load_weights_of`.
-        source: its name in messages.
-        labels: the classes of a fine-tuned head, in the order of its outputs.
-
-    Raises:
-        InputError: the model is quantized.
-    """
-    backbone = getattr(model, "backbone", model)
-    values = {variable.path: variable.numpy for variable in model.weights}
-    for layer in model._flatten_layers():
-        if getattr(layer, "quantization_mode", None):
-            raise InputError(f"{source}: {layer.path} is quantized. Expected the model as it was before `quantize`.")
-        if getattr(layer, "lora_enabled", False):  # Other formats have no place for the factors.
-            values = {path: read for path, read in values.items() if not path.startswith(f"{layer.path}/lora_")}
-            values[f"{layer.path}/kernel"] = lambda layer=layer: np.asarray(layer.kernel)  # With the factors added.
-    shapes = {variable.path: tuple(variable.shape) for variable in model.weights}
-    tensors = {path: StoredTensor(f"{source}: {path}", shapes[path], read) for path, read in values.items()}
-    own = {name: getattr(model, f"masked_lm_{name}", None) for name in ("activation", "layer_norm_epsilon")}
-    settings = {name: value for name, value in own.items() if value is not None}
-    head_settings = {"masked_lm": settings} if settings else {}
-    # All of them for an embedder, the first for a classifier.
-    names = ("pooling", "normalize", "embedding_activation", "prompts", "default_prompt", "include_prompt")
-    task = {name: getattr(model, name) for name in names if hasattr(model, name)}
-    if task:
-        task |= {
-            "class_name": type(model).__name__,
-            "sequence_length": getattr(model.preprocessor, "sequence_length", None),
-        }
-    return Checkpoint("model", source, backbone.bert_config, tensors, labels, head_settings, {"task": task})
 
 
 def merge_settings(config: BertConfig, overrides: dict, preset: str) -> dict:

@@ -7,6 +7,7 @@ import re
 import pytest
 import tensorflow as tf
 from tokenizer_reference import SPECIALS
+from toy_checkpoints import checkpoint_of
 
 from keras_bert.encoder.backbone import BertBackbone
 from keras_bert.errors import InputError
@@ -133,14 +134,14 @@ def test_broken_vocabularies_are_refused_by_both(tmp_path):
 def preset(tmp_path_factory):
     place = tmp_path_factory.mktemp("home") / "toy"
     tokenizer = {"vocabulary": PIECES, "lowercase": True}
-    keras_preset.write(str(place), weights.checkpoint_of(BertBackbone(**TINY, max_sequence_length=16)), tokenizer)
+    keras_preset.write(str(place), checkpoint_of(BertBackbone(**TINY, max_sequence_length=16)), tokenizer)
     return place
 
 
 @pytest.mark.parametrize("module", [keras_preset, hugging_face])
 def test_more_pieces_than_rows(tmp_path, module):
     place = tmp_path / "toy"
-    checkpoint = weights.checkpoint_of(BertBackbone(**TINY, max_sequence_length=16))
+    checkpoint = checkpoint_of(BertBackbone(**TINY, max_sequence_length=16))
     module.write(str(place), checkpoint, {"vocabulary": PIECES, "lowercase": True})
     assert BertPreprocessor.from_preset(place).sequence_length == 16
     for file in place.rglob("vocab*.txt"):
@@ -197,7 +198,7 @@ def test_overrides_that_contradict_the_weights_are_named(preset):
 
 
 def test_a_google_checkpoint_without_override_is_called_by_its_configuration(tmp_path):
-    google.write(str(tmp_path / "toy"), weights.checkpoint_of(BertBackbone(**TINY)), None)
+    google.write(str(tmp_path / "toy"), checkpoint_of(BertBackbone(**TINY)), None)
     with weights.open_checkpoint(tmp_path / "toy") as checkpoint:
         assert weights.load_weights_of(BertBackbone(**TINY), checkpoint) == []
 

@@ -10,15 +10,36 @@ from toy_hugging_face import save_tensorflow
 
 from keras_bert.encoder.backbone import BertBackbone
 from keras_bert.formats import google, hugging_face, keras_hub, keras_preset
+from keras_bert.formats.checkpoint import Checkpoint, StoredTensor
 from keras_bert.formats.weight_names import HUGGING_FACE, MODEL_GARDEN, encoder_sources
 from keras_bert.models.text_classifier import BertTextClassifier
 from keras_bert.models.text_embedder import BertTextEmbedder
-from keras_bert.presets import weights
 
 TINY = {"vocabulary_size": 16, "num_layers": 2, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 16}
 TINY["max_sequence_length"] = 8
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijk"]
 _TOKENIZER = {"vocabulary": PIECES, "lowercase": True}
+
+
+def checkpoint_of(model, source="the model", labels=None):
+    """The weights of a backbone, or of a model that holds one, as a checkpoint to write in another format."""
+    backbone = getattr(model, "backbone", model)
+    tensors = {
+        variable.path: StoredTensor(f"{source}: {variable.path}", tuple(variable.shape), variable.numpy)
+        for variable in model.weights
+    }
+    own = {name: getattr(model, f"masked_lm_{name}", None) for name in ("activation", "layer_norm_epsilon")}
+    settings = {name: value for name, value in own.items() if value is not None}
+    # All of them for an embedder, the first for a classifier.
+    names = ("pooling", "normalize", "embedding_activation", "prompts", "default_prompt", "include_prompt")
+    task = {name: getattr(model, name) for name in names if hasattr(model, name)}
+    if task:
+        task |= {
+            "class_name": type(model).__name__,
+            "sequence_length": getattr(model.preprocessor, "sequence_length", None),
+        }
+    heads = {"masked_lm": settings} if settings else {}
+    return Checkpoint("model", source, backbone.bert_config, tensors, labels, heads, {"task": task})
 
 
 def make(root, *names):
@@ -42,12 +63,12 @@ def questions(root):
 
 
 def _write(module):
-    return lambda root, path, backbone: module.write(str(path), weights.checkpoint_of(backbone), _TOKENIZER)
+    return lambda root, path, backbone: module.write(str(path), checkpoint_of(backbone), _TOKENIZER)
 
 
 def _foreign(backbone, column):
     sources = encoder_sources(column, TINY["num_layers"])
-    return {name: value for _, name, value in weights.checkpoint_of(backbone).foreign_tensors(sources)}
+    return {name: value for _, name, value in checkpoint_of(backbone).foreign_tensors(sources)}
 
 
 def _write_vocabulary(path):
@@ -144,7 +165,7 @@ def _write_task(root, path, backbone):
 
 def _write_embedder(root, path, backbone):
     embedder = BertTextEmbedder(backbone, embedding_dim=4, embedding_activation="tanh")
-    hugging_face.write(str(path), weights.checkpoint_of(embedder), _TOKENIZER)
+    hugging_face.write(str(path), checkpoint_of(embedder), _TOKENIZER)
 
 
 MAKERS = {

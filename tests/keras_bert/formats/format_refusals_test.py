@@ -14,13 +14,13 @@ import keras_nlp
 import numpy as np
 import pytest
 import toy_hugging_face
+from toy_checkpoints import checkpoint_of
 
 from keras_bert import formats
 from keras_bert.encoder.backbone import BertBackbone
 from keras_bert.errors import InputError
 from keras_bert.files import read_json, read_object
 from keras_bert.formats import google, hugging_face_tokenizer, keras_h5, keras_preset, model_garden
-from keras_bert.presets import weights
 
 TINY = {"vocabulary_size": 50, "num_layers": 3, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 16}
 DEEP = "[" * 200_000
@@ -32,7 +32,7 @@ def directories(tmp_path_factory):
     root = tmp_path_factory.mktemp("whole")
     toy_hugging_face.random_model("BertForMaskedLM").save_pretrained(str(root / "hugging_face"))
     keras_nlp.models.BertBackbone(**TINY).save_to_preset(str(root / "keras_hub"))
-    ours = weights.checkpoint_of(BertBackbone(**TINY))
+    ours = checkpoint_of(BertBackbone(**TINY))
     keras_preset.write(str(root / "keras_preset"), ours, None)
     google_checkpoints.publish(root / "google")
     return root

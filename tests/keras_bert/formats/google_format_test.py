@@ -19,6 +19,7 @@ from google_checkpoints import (
     save_by_tensorflow_1,
     write_config,
 )
+from toy_checkpoints import checkpoint_of
 
 from keras_bert import formats
 from keras_bert.config import BertConfig
@@ -39,7 +40,7 @@ def model():
 @pytest.fixture()
 def written(tmp_path, model):
     """A directory that we wrote."""
-    google.write(str(tmp_path / "written"), weights.checkpoint_of(model), TOKENIZER)
+    google.write(str(tmp_path / "written"), checkpoint_of(model), TOKENIZER)
     return tmp_path / "written"
 
 
@@ -135,7 +136,7 @@ def test_classifiers_and_readers_of_squad(tmp_path):
             f"{head}/kernel": StoredTensor("", kernel.shape, lambda kernel=kernel: kernel),
             f"{head}/bias": StoredTensor("", (outputs,), lambda outputs=outputs: np.ones(outputs, "float32")),
         }
-        backbone = weights.checkpoint_of(BertBackbone(**SIZES))
+        backbone = checkpoint_of(BertBackbone(**SIZES))
         google.write(str(directory), Checkpoint("model", "", config, {**backbone.tensors, **tensors}), None)
         theirs = {"classification": "output_weights", "question_answering": "cls/squad/output_weights"}[head]
         reader = tf.train.load_checkpoint(str(directory))
@@ -187,7 +188,7 @@ def test_tensorflow_1_restores_what_we_wrote(written, model):
 def test_there_and_back_is_bit_identical(tmp_path, activation):
     model = random_model(activation=activation, dropout=0.2, attention_dropout=0.3)
     directory = str(tmp_path / "there")
-    google.write(directory, weights.checkpoint_of(model), {**TOKENIZER, "lowercase": False})
+    google.write(directory, checkpoint_of(model), {**TOKENIZER, "lowercase": False})
     with weights.open_checkpoint(directory) as checkpoint:
         assert checkpoint.config == model.backbone.bert_config
         back = BertPretrainer(BertBackbone(**checkpoint.config.to_dict()), compile=False)
@@ -201,8 +202,8 @@ def test_there_and_back_is_bit_identical(tmp_path, activation):
 
 
 def test_google_research_refuses_the_erf_form_instead_of_computing_the_tanh_form(tmp_path):
-    google.write(str(tmp_path / "erf"), weights.checkpoint_of(BertBackbone(**SIZES, activation="gelu")), None)
-    google.write(str(tmp_path / "tanh"), weights.checkpoint_of(BertBackbone(**SIZES)), None)
+    google.write(str(tmp_path / "erf"), checkpoint_of(BertBackbone(**SIZES, activation="gelu")), None)
+    google.write(str(tmp_path / "tanh"), checkpoint_of(BertBackbone(**SIZES)), None)
     written = {name: json.loads((tmp_path / name / "bert_config.json").read_text()) for name in ("erf", "tanh")}
     assert written["tanh"]["hidden_act"] == "gelu"
     # modeling.py:314, get_activation: any other word raises ValueError("Unsupported activation: ...").
@@ -214,7 +215,7 @@ def test_google_research_refuses_the_erf_form_instead_of_computing_the_tanh_form
 @pytest.mark.oracle
 def test_hugging_face_reads_the_erf_form(tmp_path):
     transformers = pytest.importorskip("transformers")
-    google.write(str(tmp_path / "erf"), weights.checkpoint_of(BertBackbone(**SIZES, activation="gelu")), None)
+    google.write(str(tmp_path / "erf"), checkpoint_of(BertBackbone(**SIZES, activation="gelu")), None)
     config = transformers.BertConfig.from_json_file(str(tmp_path / "erf" / "bert_config.json"))
     torch = pytest.importorskip("torch")
     values = torch.linspace(-3, 3, 50)

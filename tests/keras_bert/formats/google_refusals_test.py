@@ -14,6 +14,7 @@ from google_checkpoints import (
     save_by_tensorflow_1,
     write_config,
 )
+from toy_checkpoints import checkpoint_of
 
 from keras_bert.encoder.backbone import BertBackbone
 from keras_bert.errors import InputError
@@ -31,7 +32,7 @@ def model():
 @pytest.fixture()
 def written(tmp_path, model):
     """A directory that we wrote."""
-    google.write(str(tmp_path / "written"), weights.checkpoint_of(model), TOKENIZER)
+    google.write(str(tmp_path / "written"), checkpoint_of(model), TOKENIZER)
     return tmp_path / "written"
 
 
@@ -157,7 +158,7 @@ def test_a_checkpoint_of_another_model(tmp_path):
 
 
 def test_an_encoder_without_pooler_and_heads(tmp_path, model):
-    whole = weights.checkpoint_of(model)
+    whole = checkpoint_of(model)
     tensors = {path: stored for path, stored in whole.tensors.items() if path.startswith(("embeddings", "transformer"))}
     google.write(str(tmp_path / "there"), Checkpoint("model", "", whole.config, tensors), None)
     with weights.open_checkpoint(str(tmp_path / "there")) as checkpoint:
@@ -167,7 +168,7 @@ def test_an_encoder_without_pooler_and_heads(tmp_path, model):
 
 
 def test_heads_that_have_no_place_there(tmp_path):
-    whole = weights.checkpoint_of(BertBackbone(**SIZES))
+    whole = checkpoint_of(BertBackbone(**SIZES))
     tensors = {**whole.tensors, "token_classification/kernel": StoredTensor("", (16, 3), lambda: np.zeros((16, 3)))}
     with pytest.raises(
         InputError, match="their.model: .* no place for the head token_classification. Expected masked_lm"
@@ -187,6 +188,6 @@ def test_a_masked_lm_head_that_differs_from_its_encoder(tmp_path):
 
 def test_another_epsilon_is_kept_and_warned_of(tmp_path, caplog):
     with caplog.at_level("WARNING"):
-        google.write(str(tmp_path / "x"), weights.checkpoint_of(BertBackbone(**SIZES, layer_norm_epsilon=1e-6)), None)
+        google.write(str(tmp_path / "x"), checkpoint_of(BertBackbone(**SIZES, layer_norm_epsilon=1e-6)), None)
     assert "layer_norm_epsilon 1e-06 is written" in caplog.text
     assert google.read_config(str(tmp_path / "x")).layer_norm_epsilon == 1e-6

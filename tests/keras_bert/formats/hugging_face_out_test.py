@@ -10,6 +10,7 @@ import warnings
 import numpy as np
 import pytest
 from absl import logging
+from toy_checkpoints import checkpoint_of
 from toy_hugging_face import copied, random_model, read_all, torch, transformers
 
 from keras_bert.errors import InputError
@@ -75,7 +76,7 @@ def test_minilm_through_ours_to_transformers(tmp_path):
     with open(os.path.join(source, "vocab.txt"), encoding="utf-8") as file:
         pieces = file.read().splitlines()
     ours = BertBackbone.from_preset(source)
-    hugging_face.write(str(tmp_path / "out"), weights.checkpoint_of(ours), {"vocabulary": pieces, "lowercase": True})
+    hugging_face.write(str(tmp_path / "out"), checkpoint_of(ours), {"vocabulary": pieces, "lowercase": True})
     theirs = load_silently("BertModel", tmp_path / "out")
     assert_same_state(theirs, transformers.BertModel.from_pretrained(source))
     first, second = read_all(source), read_all(tmp_path / "out")
@@ -116,7 +117,7 @@ def test_our_pretrainer_in_transformers(tmp_path, activation):
     rng = np.random.default_rng(0)
     for variable in model.weights:
         variable.assign(rng.normal(0.0, 0.4, variable.shape))
-    hugging_face.write(str(tmp_path / "out"), weights.checkpoint_of(model), None)
+    hugging_face.write(str(tmp_path / "out"), checkpoint_of(model), None)
     theirs = load_silently("BertForPreTraining", tmp_path / "out")
     assert theirs.config.architectures == ["BertForPreTraining"]
     ids, segments = rng.integers(0, 100, (3, 9)), rng.integers(0, 2, (3, 9))

@@ -11,6 +11,7 @@ import keras_nlp
 import numpy as np
 import processes
 import pytest
+from toy_checkpoints import checkpoint_of
 
 from keras_bert.encoder.backbone import BertBackbone
 from keras_bert.errors import InputError
@@ -180,7 +181,7 @@ def test_a_classifier_keeps_its_activation(tmp_path):
 
 def test_what_we_write_needs_nothing_of_ours(tmp_path):
     ours = filled(BertBackbone(**TINY))
-    keras_hub.write(str(tmp_path / "p"), weights.checkpoint_of(ours), TOKENIZER)
+    keras_hub.write(str(tmp_path / "p"), checkpoint_of(ours), TOKENIZER)
     np.savez(tmp_path / "inputs.npz", **INPUTS)
     command = [sys.executable, "-c", FRESH, tmp_path / "p", tmp_path / "inputs.npz", tmp_path / "outputs.npz"]
     done = processes.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
@@ -204,7 +205,7 @@ def test_what_we_write_needs_nothing_of_ours(tmp_path):
     ],
 )
 def test_what_keras_hub_would_compute_otherwise_is_refused(tmp_path, changes, message):
-    checkpoint = weights.checkpoint_of(BertBackbone(**TINY, **changes))
+    checkpoint = checkpoint_of(BertBackbone(**TINY, **changes))
     with pytest.raises(InputError, match=message):
         keras_hub.write(str(tmp_path / "p"), checkpoint, None)
     assert not (tmp_path / "p").exists()
@@ -213,13 +214,13 @@ def test_what_keras_hub_would_compute_otherwise_is_refused(tmp_path, changes, me
 def test_heads_that_keras_hub_has_otherwise_stay_behind_with_a_warning(tmp_path, caplog):
     model = filled(BertPretrainer(BertBackbone(**TINY)))
     with caplog.at_level(logging.WARNING, logger="absl"):
-        keras_hub.write(str(tmp_path / "p"), weights.checkpoint_of(model), None)
+        keras_hub.write(str(tmp_path / "p"), checkpoint_of(model), None)
     assert "leaves out masked_lm, next_sentence" in caplog.text and "--to_format=keras keeps all heads" in caplog.text
     assert sorted(os.listdir(tmp_path / "p")) == ["config.json", "metadata.json", "model.weights.h5"]
 
 
 def test_a_wrong_shape_and_a_missing_tensor_are_refused(tmp_path):
-    checkpoint = weights.checkpoint_of(BertBackbone(**TINY), source="some.ckpt")
+    checkpoint = checkpoint_of(BertBackbone(**TINY), source="some.ckpt")
     bad = {
         **checkpoint.tensors,
         "pooled_dense/bias": StoredTensor("some.ckpt: b", (7,), lambda: np.zeros(7, "float32")),

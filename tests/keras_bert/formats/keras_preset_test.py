@@ -11,6 +11,7 @@ import keras
 import keras_nlp
 import numpy as np
 import pytest
+from toy_checkpoints import checkpoint_of
 
 from keras_bert.encoder.backbone import BertBackbone
 from keras_bert.errors import InputError
@@ -58,7 +59,7 @@ def equal_weights(model, other):
 
 
 def written(directory, model, special_tokens_in_strings=False, **changes):
-    checkpoint = dataclasses.replace(weights.checkpoint_of(model), **changes)
+    checkpoint = dataclasses.replace(checkpoint_of(model), **changes)
     tokenizer = {"vocabulary": PIECES, "lowercase": True, "special_tokens_in_strings": special_tokens_in_strings}
     keras_preset.write(str(directory), checkpoint, tokenizer)
     return str(directory)
@@ -196,7 +197,7 @@ def test_other_heads_are_kept_without_a_task(tmp_path):
     }
     backbone = filled(BertBackbone(**TINY))
     heads = {path: StoredTensor(path, value.shape, lambda value=value: value) for path, value in values.items()}
-    written(tmp_path / "p", backbone, tensors={**weights.checkpoint_of(backbone).tensors, **heads})
+    written(tmp_path / "p", backbone, tensors={**checkpoint_of(backbone).tensors, **heads})
     assert not os.path.exists(tmp_path / "p" / "task.json")
     with weights.open_checkpoint(str(tmp_path / "p")) as checkpoint:
         assert checkpoint.heads == ("token_classification", "question_answering")
@@ -266,7 +267,7 @@ def test_loading_draws_no_weight_of_the_encoder(tmp_path, monkeypatch):
 
 def test_a_checkpoint_without_pooler(tmp_path, caplog):
     backbone = filled(BertBackbone(**TINY))
-    tensors = {path: tensor for path, tensor in weights.checkpoint_of(backbone).tensors.items() if "pooled" not in path}
+    tensors = {path: tensor for path, tensor in checkpoint_of(backbone).tensors.items() if "pooled" not in path}
     with caplog.at_level(logging.WARNING, logger="absl"):
         again = BertBackbone.from_preset(written(tmp_path / "p", backbone, tensors=tensors))
     assert "has no pooler" in caplog.text and "pooled_dense/kernel" in caplog.text

@@ -8,6 +8,7 @@ import keras_nlp
 import numpy as np
 import pytest
 import toy_tasks
+from toy_checkpoints import checkpoint_of
 
 import keras_bert
 from keras_bert import formats
@@ -103,7 +104,7 @@ def test_heads_of_every_format_are_found(tmp_path, name, kind):
         outputs = model(inputs)
     vocabulary = {"vocabulary": toy_tasks.VOCABULARY, "lowercase": True}
     labels = LABELS if kind in ("classifier", "tagger") else None
-    formats.modules()[name].write(str(tmp_path / "p"), weights.checkpoint_of(model, labels=labels), vocabulary)
+    formats.modules()[name].write(str(tmp_path / "p"), checkpoint_of(model, labels=labels), vocabulary)
     again = cls.from_preset(str(tmp_path / "p"), **({"num_choices": 3} if kind == "chooser" else {}))
     check(again, inputs, outputs)
     assert again.preprocessor.sequence_length == again.backbone.max_sequence_length == 24

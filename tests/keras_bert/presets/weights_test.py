@@ -1,4 +1,4 @@
-"""From models to checkpoints and back: adapted and quantized models, heads of their own kind, names of presets."""
+"""From models to checkpoints and back: heads of their own kind, names of presets."""
 
 import dataclasses
 
@@ -6,6 +6,7 @@ import keras
 import keras_nlp
 import numpy as np
 import pytest
+from toy_checkpoints import checkpoint_of
 
 from keras_bert.encoder.backbone import BertBackbone
 from keras_bert.errors import InputError
@@ -18,35 +19,10 @@ from keras_bert.tokenization.tokenizer import BertTokenizer
 TINY = {"vocabulary_size": 30, "num_layers": 1, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 16}
 
 
-def read(checkpoint):
-    return {path: stored.read() for path, stored in checkpoint.tensors.items()}
-
-
-def test_an_adapted_model_is_shown_with_its_factors_added():
-    backbone = BertBackbone(**TINY)
-    plain = read(weights.checkpoint_of(backbone))
-    backbone.enable_lora(2)
-    layer = backbone.get_layer("transformer_layer_0").self_attention.query_key_value
-    layer.lora_kernel_b.assign(np.ones(layer.lora_kernel_b.shape))
-    shown = read(weights.checkpoint_of(backbone))
-    assert shown.keys() == plain.keys()
-    kernel = "transformer_layer_0/self_attention/query_key_value/kernel"
-    added = np.asarray(layer.lora_kernel_a) @ np.ones(layer.lora_kernel_b.shape) * layer.lora_alpha / layer.lora_rank
-    np.testing.assert_allclose(shown.pop(kernel), plain.pop(kernel) + added, atol=1e-6)
-    assert all((shown[path] == plain[path]).all() for path in plain)
-
-
-def test_a_quantized_model_is_refused():
-    backbone = BertBackbone(**TINY)
-    backbone.quantize("int8")
-    with pytest.raises(InputError, match="the model: .* is quantized. Expected the model as it was before"):
-        weights.checkpoint_of(backbone)
-
-
 @pytest.mark.parametrize("module", [google, hugging_face])
 def test_a_head_that_computes_otherwise_is_kept_by_ours_and_refused_by_others(tmp_path, module):
     model = BertPretrainer(BertBackbone(**TINY), masked_lm_activation="gelu", masked_lm_layer_norm_epsilon=1e-5)
-    checkpoint = weights.checkpoint_of(model)
+    checkpoint = checkpoint_of(model)
     keras_preset.write(str(tmp_path / "ours"), checkpoint, None)
     again = BertPretrainer.from_preset(str(tmp_path / "ours"))
     assert (again.masked_lm_activation, again.masked_lm_layer_norm_epsilon) == ("gelu", 1e-5)
@@ -58,7 +34,7 @@ def test_a_head_that_computes_otherwise_is_kept_by_ours_and_refused_by_others(tm
 def test_a_name_means_googles_gelu_whatever_the_copy_says(tmp_path, monkeypatch):
     sizes = {**TINY, "vocabulary_size": 50}
     copy = tmp_path / "tiny"
-    hugging_face.write(str(copy), weights.checkpoint_of(BertBackbone(**sizes, activation="gelu")), None)
+    hugging_face.write(str(copy), checkpoint_of(BertBackbone(**sizes, activation="gelu")), None)
     monkeypatch.setenv("KERAS_BERT_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path.parent)
     assert BertBackbone.from_preset("tiny").activation == "gelu_tanh"
@@ -66,7 +42,7 @@ def test_a_name_means_googles_gelu_whatever_the_copy_says(tmp_path, monkeypatch)
 
 
 def test_what_a_checkpoint_lacks_is_named(tmp_path):
-    hugging_face.write(str(tmp_path / "encoder"), weights.checkpoint_of(BertBackbone(**TINY)), None)
+    hugging_face.write(str(tmp_path / "encoder"), checkpoint_of(BertBackbone(**TINY)), None)
     with weights.open_checkpoint(str(tmp_path / "encoder")) as checkpoint:
         left = weights.load_weights_of(BertPretrainer(BertBackbone(**TINY)), checkpoint)
     heads = [
@@ -141,7 +117,7 @@ def test_a_policy_of_the_process_goes_before_that_of_a_preset(tmp_path):
 
 def test_presets_of_other_formats_have_the_defaults(tmp_path):
     backbone = BertBackbone(**TINY, layout="unpadded", dtype="mixed_bfloat16")
-    hugging_face.write(str(tmp_path / "theirs"), weights.checkpoint_of(backbone), None)
+    hugging_face.write(str(tmp_path / "theirs"), checkpoint_of(backbone), None)
     assert weights.read_settings(str(tmp_path / "theirs")) == weights.read_settings("base") == {}
     assert kinds(BertBackbone.from_preset(str(tmp_path / "theirs"))) == ("rectangular", "float32", True)
 
@@ -159,7 +135,7 @@ def test_an_unknown_setting_is_refused_whatever_is_built(tmp_path, load_weights)
 
 
 def test_a_pooler_is_missed_where_it_is_used(tmp_path, monkeypatch):
-    checkpoint = weights.checkpoint_of(BertBackbone(**TINY))
+    checkpoint = checkpoint_of(BertBackbone(**TINY))
     tensors = {path: tensor for path, tensor in checkpoint.tensors.items() if not path.startswith("pooled_dense")}
     checkpoint, warnings = dataclasses.replace(checkpoint, tensors=tensors), []
     monkeypatch.setattr(weights.logging, "warning", lambda *message: warnings.append(message))

@@ -11,6 +11,7 @@ import processes
 import pytest
 from repository import ROOT
 from safetensors.numpy import load_file
+from toy_checkpoints import checkpoint_of
 from toy_hugging_face import SAFETENSORS, random_model, save_tensorflow
 
 from keras_bert import formats
@@ -182,7 +183,7 @@ def test_what_a_format_has_no_place_for_is_named(tmp_path):
     proof = convert(str(tmp_path), str(tmp_path / "hub"), to_format="keras_hub")
     assert proof.left_out == ["masked_lm", "next_sentence"] and proof.changed == [] and largest(proof) < 2e-5
     assert "left out masked_lm, next_sentence" in conversion_proof.format_proof(proof)
-    checkpoint = weights.checkpoint_of(BertBackbone(13, 1, 2, 8, 16))
+    checkpoint = checkpoint_of(BertBackbone(13, 1, 2, 8, 16))
     head = {
         f"question_answering/{part}": np.ones(shape, "float32") for part, shape in (("kernel", (8, 2)), ("bias", 2))
     }

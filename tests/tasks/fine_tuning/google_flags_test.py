@@ -11,6 +11,7 @@ import google_checkpoints
 import numpy as np
 import pytest
 import toy_squad
+from toy_checkpoints import checkpoint_of
 
 from keras_bert import BertBackbone
 from keras_bert.errors import InputError
@@ -72,7 +73,6 @@ def _places(tmp_path_factory):
     model = google_checkpoints.random_model()
     model.backbone.save_to_preset(str(bert / "ours"))
     from keras_bert.formats import google
-    from keras_bert.presets.weights import checkpoint_of
 
     google.write(str(bert / "theirs"), checkpoint_of(model), google_checkpoints.TOKENIZER)
     (glue / "MRPC").mkdir()
