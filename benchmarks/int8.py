@@ -21,6 +21,7 @@ from onnxruntime.quantization import QuantType, quantize_dynamic
 from export.graph.onnx_encoder import EncoderGraph
 from export.heads.loading import load_head
 from export.targets import int8
+from export.targets.real_text import cost_of
 from keras_bert.files import is_file, read_json, write_json
 from tasks import flags as task_flags
 from tasks import held_out
@@ -69,7 +70,7 @@ def cell(directory: str) -> dict[str, list]:
             trial.use(trial.products)
         else:
             trial.encode = quantized_by_runtime(trial)
-        cost = int8.compare(right, trial.answers(requests))
+        cost = cost_of(right, trial.answers(requests))
         figures[side] = [rows.points(trial.model), cost.num_changed, cost.num_named, cost.noise]
     return figures
 

@@ -96,5 +96,5 @@ def _write_bfloat16(head, directory: str, version_directory: str, with_cc: str) 
     return [
         f"a SavedModel of {sizes[0]:.1f} MB (float32: {sizes[1]:.1f} MB); answers in a fresh process: largest "
         f"difference from the float32 Keras model's {report.largest_difference:.1e} (allowed {report.tolerance:.0e})",
-        *reduced_precision.measure(head, version_directory, directory).lines(),
+        *reduced_precision.measure(head, version_directory, directory),
     ]

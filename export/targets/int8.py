@@ -6,15 +6,11 @@ session computes the encoder, and the head is the model's own. A graph of intege
 integer products took 2.7 times as long as float32 (MiniLM on a processor with AVX512-VNNI).
 """
 
-import functools
 import math
-import statistics
-import timeit
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
 from export import signatures
 from export.graph.model_copies import rebuild_for_serving
@@ -23,6 +19,7 @@ from export.graph.onnx_session import OnnxEncoder
 from export.graph.served_backbone import named_weights
 from export.heads.base import Head
 from export.targets import real_text
+from export.targets.real_text import Cost, cost_of
 from export.verification.probes import as_bytes
 from keras_bert.answers.text_bounds import find_backbone
 from keras_bert.errors import InputError
@@ -32,47 +29,28 @@ LABELS_PER_POINT = 2.0  # Percent of the names that may change for each point of
 _BATCH_SIZE, _MOST_BATCHES = 32, 16
 _SAMPLE = 2  # Batches on which single products are compared.
 _STEPS = 8  # Products are left out by this part of them at a time, up to half of them.
-_ROUNDS, _SPEED_BATCHES = 5, (1, 32)
 
 
-class Cost(NamedTuple):
-    """What integers change, compared with float32.
+def excess(cost: Cost, tolerance: float) -> float:
+    """Returns the largest part of what is allowed that was used up; above 1 it is too much.
 
-    Attributes:
-        num_texts: rows asked.
-        largest: largest difference of two numbers.
-        noise: percent of the numbers' variance that the differences are.
-        num_named, num_changed: strings in the answers (labels, tokens, tags), and how many of them changed.
-        metric: name of the task's metric; None without held-out rows.
-        points: its value in float32 and with integers.
+    Where the answers name nothing and there is no metric, the differences may be as large a part of the numbers'
+    variance as names may change.
     """
+    share = 100 * cost.num_changed / cost.num_named if cost.num_named else 0.0
+    lost = cost.points[0] - cost.points[1]
+    noise = 0.0 if cost.num_named or cost.metric else cost.noise
+    return max(lost, max(share, noise) / LABELS_PER_POINT) / max(tolerance, 1e-9)
 
-    num_texts: int
-    largest: float
-    noise: float
-    num_named: int
-    num_changed: int
-    metric: str | None = None
-    points: tuple[float, float] = (0.0, 0.0)
 
-    def excess(self, tolerance: float) -> float:
-        """Returns the largest part of what is allowed that was used up; above 1 it is too much.
-
-        Where the answers name nothing and there is no metric, the differences may be as large a part of the numbers'
-        variance as names may change.
-        """
-        share = 100 * self.num_changed / self.num_named if self.num_named else 0.0
-        lost = self.points[0] - self.points[1]
-        noise = 0.0 if self.num_named or self.metric else self.noise
-        return max(lost, max(share, noise) / LABELS_PER_POINT) / max(tolerance, 1e-9)
-
-    def __str__(self):
-        changed = f", {self.num_changed} of {self.num_named} names changed" if self.num_named else ""
-        scored = f"; {self.metric} {self.points[1]:.2f} (float32: {self.points[0]:.2f})" if self.metric else ""
-        return (
-            f"{self.num_texts} real texts, difference from float32 {self.largest:.1e} at most, {self.noise:.2g}% of "
-            f"the variance{changed}{scored}"
-        )
+def describe(cost: Cost) -> str:
+    """Returns what integers change as text."""
+    changed = f", {cost.num_changed} of {cost.num_named} names changed" if cost.num_named else ""
+    scored = f"; {cost.metric} {cost.points[1]:.2f} (float32: {cost.points[0]:.2f})" if cost.metric else ""
+    return (
+        f"{cost.num_texts} real texts, difference from float32 {cost.largest:.1e} at most, {cost.noise:.2g}% of "
+        f"the variance{changed}{scored}"
+    )
 
 
 class Decision(NamedTuple):
@@ -94,11 +72,10 @@ class Decision(NamedTuple):
 
     def lines(self) -> list[str]:
         """Returns the decision for the user."""
-        times = ", ".join(f"{time:.2f} for {size} text{'s' * (size > 1)}" for size, time in self.times.items())
         return [
             f"{len(self.products)} of {self.num_products} products in 8 bits, for bert-serve --precision=int8",
-            f"measured on {self.source}: {self.cost}",
-            f"time relative to float32 on this CPU: {times}",
+            f"measured on {self.source}: {describe(self.cost)}",
+            f"time relative to float32 on this CPU: {real_text.shown_times(self.times)}",
         ]
 
     def content(self) -> dict:
@@ -135,15 +112,24 @@ class Trial:
         self._answer = head.functions(self.model)[signatures.TOKEN_IDS]
         self.use(())
 
-    def use(self, int8: Collection[str]) -> OnnxEncoder:
-        """Takes the encoder with these products in integers, and returns it."""
+    def use(self, int8: Collection[str]) -> None:
+        """Takes the encoder with these products in integers."""
         self.encode = OnnxEncoder(self.description, self.weights.__getitem__, int8=int8)
-        return self.encode
+
+    def runner(self, int8: Collection[str]) -> Callable:
+        """Returns `answers` of an encoder with these products in integers, which stays apart from others."""
+        self.use(int8)
+        encode = self.encode
+
+        def run(requests):
+            self.encode = encode
+            return self.answers(requests)
+
+        return run
 
     def answers(self, requests: Sequence[Mapping[str, np.ndarray]]) -> list[dict[str, np.ndarray]]:
         """Answers requests to `token_ids`."""
-        outputs = (self._answer(**{key: tf.constant(ids) for key, ids in request.items()}) for request in requests)
-        return [{name: value.numpy() for name, value in answer.items()} for answer in outputs]
+        return real_text.ask(self._answer, requests)
 
 
 def decide(head: Head, held_out: HeldOut | None, tolerance: float) -> Decision:
@@ -164,30 +150,29 @@ def decide(head: Head, held_out: HeldOut | None, tolerance: float) -> Decision:
 
     def measure(products: Collection[str]) -> Cost:
         trial.use(products)
-        cost = compare(right, trial.answers(requests))
+        cost = cost_of(right, trial.answers(requests))
         if held_out is None:
             return cost
         return cost._replace(metric=held_out.metric, points=(points, held_out.points(trial.model)))
 
     order = list(trial.products)
     cost, step = measure(order), math.ceil(len(order) / _STEPS)
-    while cost.excess(tolerance) > 1.0 and 2 * (len(order) - step) >= len(trial.products):
+    while excess(cost, tolerance) > 1.0 and 2 * (len(order) - step) >= len(trial.products):
         if len(order) == len(trial.products):
             noises = {}
             for product in trial.products:
                 trial.use([product])
-                noises[product] = compare(right[:_SAMPLE], trial.answers(requests[:_SAMPLE])).noise
+                noises[product] = cost_of(right[:_SAMPLE], trial.answers(requests[:_SAMPLE])).noise
             order.sort(key=noises.get)
         order = order[:-step]
         cost = measure(order)
-    if cost.excess(tolerance) > 1.0:
+    if excess(cost, tolerance) > 1.0:
         raise InputError(
             f"--int8: 8 bits cost more than --int8_tolerance={tolerance:g} allows, even in {len(order)} of "
-            f"{len(trial.products)} products. Measured on {source}: {cost}. Nothing was exported: leave out --int8, or "
-            "allow more."
+            f"{len(trial.products)} products. Measured on {source}: {describe(cost)}. Nothing was exported: "
+            "leave out --int8, or allow more."
         )
-    encoders = [trial.use(()), trial.use(order)]
-    times = {size: _relative_time(trial, encoders, real_text.requests(head, [size])) for size in _SPEED_BATCHES}
+    times = real_text.relative_times(head, trial.runner(()), trial.runner(order))
     return Decision(sorted(order, key=trial.products.index), len(trial.products), cost, source, times)
 
 
@@ -204,32 +189,3 @@ def ask(head: Head, held_out: HeldOut | None) -> tuple[list[dict[str, np.ndarray
         columns = map(as_bytes, zip(*texts[start : start + _BATCH_SIZE], strict=True))
         asked.append(head.token_request(head.encode(dict(zip(head.text_inputs, columns, strict=True)))))
     return asked, held_out.source
-
-
-def compare(right: Sequence[Mapping[str, np.ndarray]], answers: Sequence[Mapping[str, np.ndarray]]) -> Cost:
-    """Compares answers to `ask`'s requests with those in float32."""
-    largest, num_named, num_changed, errors, squares = 0.0, 0, 0, 0.0, 0.0
-    for expected, answer in zip(right, answers, strict=True):
-        for name, values in expected.items():
-            if values.dtype.kind == "f":
-                difference = (values - answer[name]).astype(np.float64)
-                largest = max(largest, float(np.abs(difference).max(initial=0.0)))
-                errors += float(np.square(difference).sum())
-                squares += float(np.square(values - values.mean(axis=0, dtype=np.float64)).sum())
-            elif values.dtype.kind == "O":
-                named = values != b""
-                num_named += int(named.sum())
-                num_changed += int((values != answer[name])[named].sum())
-    num_texts = sum(len(next(iter(answer.values()))) for answer in right)
-    return Cost(num_texts, largest, 100 * errors / max(squares, 1e-30), num_named, num_changed)
-
-
-def _relative_time(trial: Trial, encoders: Sequence[OnnxEncoder], requests: Sequence[Mapping]) -> float:
-    """Returns the second encoder's time relative to the first's: the median over rounds, leaving out the first."""
-    ratios = []
-    for _ in range(_ROUNDS + 1):
-        seconds = []
-        for trial.encode in encoders:
-            seconds.append(timeit.timeit(functools.partial(trial.answers, requests), number=1))
-        ratios.append(seconds[1] / seconds[0])
-    return statistics.median(ratios[1:])

@@ -1,12 +1,13 @@
-"""Compares other targets with the exported graph on ordinary text.
-
-Shapes: B batch, S sequence.
-"""
+"""Compares other targets with the exported graph on ordinary text: their answers and their speed."""
 
 import builtins
+import functools
 import inspect
 import itertools
+import statistics
+import timeit
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -19,6 +20,8 @@ from keras_bert.errors import InputError
 BATCH_SIZES = (1, 7, 32)
 # Another runtime's kernels add in another order and use other polynomials. The differences seen are below 1e-5.
 TOLERANCE = 1e-3
+_ROUNDS = 5
+_SPEED_BATCHES = (1, 32)
 
 Arrays = Mapping[str, np.ndarray]
 Runner = Callable[[Sequence[Arrays]], list[dict[str, np.ndarray]]]
@@ -44,16 +47,16 @@ def requests(head: Head, batch_sizes: Sequence[int] = BATCH_SIZES) -> list[dict[
     return [{name: values[:size] for name, values in request.items()} for size, request in asked]
 
 
+def ask(function: Callable, requests: Sequence[Arrays]) -> list[dict[str, np.ndarray]]:
+    """Asks a signature, as a function of named tensors."""
+    answers = [function(**{name: tf.constant(value) for name, value in request.items()}) for request in requests]
+    return [{name: value.numpy() for name, value in answer.items()} for answer in answers]
+
+
 def saved_model_runner(directory: str) -> Runner:
     """Returns a function that asks an exported version's `token_ids`, in this process."""
     loaded = tf.saved_model.load(directory)
-
-    def run(requests):
-        signature = loaded.signatures[signatures.TOKEN_IDS]  # It alone would not keep the variables alive.
-        answers = [signature(**{name: tf.constant(value) for name, value in request.items()}) for request in requests]
-        return [{name: value.numpy() for name, value in answer.items()} for answer in answers]
-
-    return run
+    return lambda requests: ask(loaded.signatures[signatures.TOKEN_IDS], requests)  # Keeps the variables alive.
 
 
 def compare(head: Head, requests: Sequence[Arrays], expected: Sequence[Arrays], answers: Sequence[Arrays]) -> float:
@@ -72,3 +75,63 @@ def compare(head: Head, requests: Sequence[Arrays], expected: Sequence[Arrays], 
                 raise InputError(f"{name}: differs from the SavedModel's by {difference:.2e}, allowed {TOLERANCE:.0e}.")
             largest = max(largest, difference)
     return largest
+
+
+# === What fewer bits cost ===
+
+
+class Cost(NamedTuple):
+    """What another type of number changes in answers, compared with float32.
+
+    Attributes:
+        num_texts: rows asked.
+        largest, mean: of the differences of two numbers.
+        noise: percent of the numbers' variance that the differences are.
+        num_named, num_changed: strings in the answers (labels, tokens, tags), and how many of them changed.
+        metric: name of the task's metric; None where it was not measured.
+        points: its value in float32 and in the other type.
+    """
+
+    num_texts: int
+    largest: float
+    mean: float
+    noise: float
+    num_named: int
+    num_changed: int
+    metric: str | None = None
+    points: tuple[float, float] = (0.0, 0.0)
+
+
+def cost_of(right: Sequence[Arrays], answers: Sequence[Arrays]) -> Cost:
+    """Compares answers to the same requests, `right` in float32."""
+    differences, squares, num_named, num_changed = [], 0.0, 0, 0
+    for expected, answer in zip(right, answers, strict=True):
+        for name, values in expected.items():
+            if values.dtype.kind == "f":
+                differences.append(np.abs(values - answer[name]).astype(np.float64).ravel())
+                squares += float(np.square(values - values.mean(axis=0, dtype=np.float64)).sum())
+            elif values.dtype.kind == "O":
+                named = values != b""
+                num_named += int(named.sum())
+                num_changed += int((values != answer[name])[named].sum())
+    joined = np.concatenate(differences)
+    noise = 100 * float(np.square(joined).sum()) / max(squares, 1e-30)
+    num_texts = sum(len(next(iter(answer.values()))) for answer in right)
+    return Cost(num_texts, float(joined.max(initial=0.0)), float(joined.mean()), noise, num_named, num_changed)
+
+
+def relative_times(head: Head, run: Runner, other: Runner) -> dict[int, float]:
+    """Returns the other runner's time relative to the first's, by the rows of a request: the median over rounds."""
+    times = {}
+    for size in _SPEED_BATCHES:
+        asked, ratios = requests(head, [size]), []
+        for _ in range(_ROUNDS + 1):
+            seconds = [timeit.timeit(functools.partial(runner, asked), number=1) for runner in (run, other)]
+            ratios.append(seconds[1] / seconds[0])
+        times[size] = statistics.median(ratios[1:])  # The first round traces or plans.
+    return times
+
+
+def shown_times(times: Mapping[int, float]) -> str:
+    """Returns what `relative_times` found as text."""
+    return ", ".join(f"{time:.2f} for {size} text{'s' * (size > 1)}" for size, time in times.items())

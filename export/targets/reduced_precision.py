@@ -4,11 +4,7 @@ The encoder's products are computed in it, which is faster where the processor h
 (`export/graph/served_backbone.py`). Attention, LayerNorm, softmax and heads stay float32.
 """
 
-import functools
-import statistics
-import timeit
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -24,40 +20,7 @@ from keras_bert.errors import InputError
 # 2^-9 of a number at most. A layer has about eight, of activations and products; those of 12 layers add up, as a random
 # walk, to 0.02 of a number, a third of what is allowed. A graph that computes something else is off by 1.
 BFLOAT16 = verify.Rounding(tolerance=2.0**-4, least_scale=0.0)
-_ROUNDS = 5
-_SPEED_BATCHES = (1, 32)
 _COMPARED_BATCHES = (*real_text.BATCH_SIZES, *(32,) * 5)
-
-
-class Cost(NamedTuple):
-    """The cost of a type compared with float32, on real text.
-
-    Attributes:
-        num_texts: number of texts.
-        largest: largest difference of two numbers.
-        mean: mean of the differences.
-        num_named, num_alike: strings in the answers (labels, tokens, tags), and how many of them are equal.
-        times: batch size -> time relative to float32.
-    """
-
-    num_texts: int
-    largest: float
-    mean: float
-    num_named: int
-    num_alike: int
-    times: dict[int, float]
-
-    def lines(self) -> list[str]:
-        """Returns the figures as text."""
-        named = f", {self.num_alike} of {self.num_named} names alike" if self.num_named else ""
-        times = ", ".join(f"{time:.2f} for {size} text{'s' * (size > 1)}" for size, time in self.times.items())
-        pays = max(self.times.values()) < 1.0
-        verdict = "it pays on this CPU" if pays else "it does not pay on this CPU, but for its size"
-        return [
-            f"accuracy: {self.num_texts} real texts, difference from float32 {self.mean:.1e} in the mean, "
-            f"{self.largest:.1e} at most{named}",
-            f"speed: time relative to float32 {times}: {verdict}",
-        ]
 
 
 def write_bfloat16(head: Head, directory: str, with_cc: str = "off") -> verify.Report:
@@ -92,28 +55,21 @@ def write_bfloat16(head: Head, directory: str, with_cc: str = "off") -> verify.R
     return saved_model.write_verified(head, served, probes, directory, with_cc, BFLOAT16)
 
 
-def measure(head: Head, float_directory: str, directory: str) -> Cost:
-    """Compares a version with the one in float32 on the same requests; their speed by turns."""
+def measure(head: Head, float_directory: str, directory: str) -> list[str]:
+    """Compares a version with the one in float32 on the same requests; returns lines for the user."""
     runners = [real_text.saved_model_runner(path) for path in (float_directory, directory)]
     asked = real_text.requests(head, _COMPARED_BATCHES)
-    differences, num_named, num_alike = [], 0, 0
-    for right, answer in zip(*(run(asked) for run in runners), strict=True):
-        for name, values in right.items():
-            if values.dtype.kind == "f":
-                differences.append(np.abs(values - answer[name]).ravel())
-            elif values.dtype.kind == "O":
-                named = values != b""
-                num_named, num_alike = num_named + named.sum(), num_alike + (values == answer[name])[named].sum()
-    joined = np.concatenate(differences)
-    num_texts = sum(len(request["lengths"]) for request in asked)
-    times = {size: _relative_time(runners, real_text.requests(head, [size])) for size in _SPEED_BATCHES}
-    return Cost(num_texts, float(joined.max()), float(joined.mean()), int(num_named), int(num_alike), times)
+    cost = real_text.cost_of(*(run(asked) for run in runners))
+    return describe(cost, real_text.relative_times(head, *runners))
 
 
-def _relative_time(runners: Sequence[real_text.Runner], requests: Sequence[Mapping[str, np.ndarray]]) -> float:
-    """Returns the second runner's time relative to the first's: the median over rounds, leaving out the first."""
-    ratios = []
-    for _ in range(_ROUNDS + 1):
-        seconds = [timeit.timeit(functools.partial(run, requests), number=1) for run in runners]
-        ratios.append(seconds[1] / seconds[0])
-    return statistics.median(ratios[1:])
+def describe(cost: real_text.Cost, times: Mapping[int, float]) -> list[str]:
+    """Returns accuracy and speed as text; `times` by the rows of a request, relative to float32."""
+    named = f", {cost.num_named - cost.num_changed} of {cost.num_named} names alike" if cost.num_named else ""
+    pays = max(times.values()) < 1.0
+    verdict = "it pays on this CPU" if pays else "it does not pay on this CPU, but for its size"
+    return [
+        f"accuracy: {cost.num_texts} real texts, difference from float32 {cost.mean:.1e} in the mean, "
+        f"{cost.largest:.1e} at most{named}",
+        f"speed: time relative to float32 {real_text.shown_times(times)}: {verdict}",
+    ]

@@ -15,7 +15,7 @@ from export.heads.classification import Classification
 from export.heads.embeddings import Embeddings
 from export.run import ExportSettings, export
 from export.server.servable import ServedModel
-from export.targets import int8, onnx
+from export.targets import int8, onnx, real_text
 from keras_bert import BertPreprocessor, BertTokenizer
 from keras_bert.errors import InputError
 from keras_bert.files import read_json, write_json
@@ -44,7 +44,7 @@ def _of_module():
 
 @pytest.fixture(autouse=True)
 def _few_rounds(monkeypatch):
-    monkeypatch.setattr(int8, "_ROUNDS", 1)
+    monkeypatch.setattr(real_text, "_ROUNDS", 1)
     monkeypatch.setattr(int8, "_MOST_BATCHES", 2)
 
 
@@ -90,7 +90,7 @@ def test_a_product_that_changes_much_stays_float():
 def test_what_costs_too_much_is_refused_and_leaves_nothing(head, tmp_path, monkeypatch):
     model_dir = str(tmp_path / "run" / "model")
     save_model(model_dir, head.model, BertTokenizer(VOCABULARY), _SPEC)
-    monkeypatch.setattr(int8.Cost, "excess", lambda cost, tolerance: 2.0)
+    monkeypatch.setattr(int8, "excess", lambda cost, tolerance: 2.0)
     settings = ExportSettings(model_dir=model_dir, export_dir=str(tmp_path / "served"), int8=True, with_cc="off")
     with pytest.raises(InputError, match="--int8: 8 bits cost more than --int8_tolerance=0.5 allows.*leave out --int8"):
         export(settings)
@@ -98,12 +98,12 @@ def test_what_costs_too_much_is_refused_and_leaves_nothing(head, tmp_path, monke
 
 
 def test_what_is_allowed():
-    cost = int8.Cost(100, 0.1, 3.0, 100, 1)
-    assert cost.excess(0.5) == 1.0 and cost._replace(num_changed=2).excess(0.5) == 2.0
+    cost = real_text.Cost(100, 0.1, 0.01, 3.0, 100, 1)
+    assert int8.excess(cost, 0.5) == 1.0 and int8.excess(cost._replace(num_changed=2), 0.5) == 2.0
     scored = cost._replace(metric="accuracy", points=(90.0, 89.0), num_changed=0)
-    assert scored.excess(0.5) == 2.0 and scored.excess(2.0) == 0.5
-    assert "accuracy 89.00 (float32: 90.00)" in str(scored)
-    assert cost._replace(num_named=0, num_changed=0).excess(0.5) == 3.0  # Vectors have no names.
+    assert int8.excess(scored, 0.5) == 2.0 and int8.excess(scored, 2.0) == 0.5
+    assert "accuracy 89.00 (float32: 90.00)" in int8.describe(scored)
+    assert int8.excess(cost._replace(num_named=0, num_changed=0), 0.5) == 3.0  # Vectors have no names.
 
 
 def test_a_model_that_reads_from_left_to_right_is_refused():

@@ -33,12 +33,12 @@ def small(tmp_path_factory) -> tuple[Head, str]:
 
 
 def test_the_verdict_follows_the_figures():
-    cost = reduced_precision.Cost(40, 0.01, 0.001, 10, 9, {1: 1.2, 32: 1.13})
-    accuracy, speed = cost.lines()
+    cost = real_text.Cost(40, 0.01, 0.001, 0.1, 10, 1)
+    accuracy, speed = reduced_precision.describe(cost, {1: 1.2, 32: 1.13})
     assert "9 of 10 names alike" in accuracy
     assert speed.endswith("1.20 for 1 text, 1.13 for 32 texts: it does not pay on this CPU, but for its size")
-    assert cost._replace(times={1: 0.9, 32: 0.8}, num_named=0).lines()[1].endswith("it pays on this CPU")
-    assert "names" not in cost._replace(num_named=0).lines()[0]
+    accuracy, speed = reduced_precision.describe(cost._replace(num_named=0), {1: 0.9, 32: 0.8})
+    assert "names" not in accuracy and speed.endswith("it pays on this CPU")
 
 
 @needs_bfloat16
