@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from keras_bert.answers.base import Answers, gives_logits
 from keras_bert.answers.pieces import in_pieces
-from keras_bert.answers.raw_words import WordFinder
+from keras_bert.answers.raw_words import find_words
 from keras_bert.answers.rules import SPECIAL_TOKENS
 from keras_bert.answers.sequence import LabelSetAnswers, SequenceAnswers
 from keras_bert.answers.source_text import SourceText, cut_texts
@@ -127,10 +127,10 @@ class Explanations(Answers):
     def _find_words(self, texts: Tensors, encoded: Tensors) -> tuple[Places, dict[str, tf.Tensor]]:
         """Returns the words that the model reads, in the order of the texts, and what is listed of each."""
         tokenizer, longest = self.preprocessor.tokenizer, self.preprocessor.sequence_length
-        find, limits, listed = WordFinder(tokenizer.lowercase), _text_limits(encoded, len(texts)), []
+        limits, listed = _text_limits(encoded, len(texts)), []
         for number, (text, begin, limit) in enumerate(zip(texts.values(), limits, limits[1:], strict=False)):
             source = SourceText(text, tokenizer, longest - SPECIAL_TOKENS, most_bytes(longest))
-            words = find(source)
+            words = find_words(source, tokenizer.lowercase)
             shifts = tf.gather(begin + 1 - source.token_splits[:-1], words.rows)
             behind = tf.concat([words.firsts[1:], [tf.size(source.token_ids, tf.int64)]], axis=0)
             columns = {
@@ -180,8 +180,6 @@ class GradientExplanations(Explanations):
     less that of the baseline, but for the error of the integral.
     """
 
-    baseline = "pad_token_id"
-
     def shares(self, outputs, encoded, label, places):
         del outputs
         backbone = find_backbone(self.model)
@@ -216,7 +214,7 @@ class GradientExplanations(Explanations):
     def _baseline(self, token_ids: tf.Tensor) -> tf.Tensor:
         tokenizer = self.preprocessor.tokenizer
         is_special = (token_ids == tokenizer.cls_token_id) | (token_ids == tokenizer.sep_token_id)
-        return tf.where(is_special, token_ids, getattr(tokenizer, self.baseline))
+        return tf.where(is_special, token_ids, tokenizer.pad_token_id)
 
     def _classify(self, outputs, padding_mask):
         states = outputs["pooled_output"]

@@ -10,12 +10,11 @@ Shapes: T tokens of all texts, N words of all texts.
 import functools
 from typing import NamedTuple
 
-import numpy as np
 import tensorflow as tf
 
 from keras_bert.answers.source_text import SourceText
 from keras_bert.tokenization import normalizer
-from keras_bert.tokenization.exact_normalizer import bisect
+from keras_bert.tokenization.exact_normalizer import CodePointTable
 
 _LETTER, _PUNCTUATION, _CJK, _BLANK = range(4)  # A letter is any other character, even one that vanishes.
 
@@ -47,54 +46,46 @@ def _kind(char: str, lowercase: bool) -> int:
 
 
 @functools.cache
-def _kinds(lowercase: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the kinds of all characters as ranges: (first code point of each range, its kind), int32."""
-    kinds = np.full(0x110000, _LETTER)
-    changed = normalizer.code_point_map(lowercase)
-    for code_point in (*changed, *range(0x80)):  # Beyond ASCII, normalizing puts blanks around all punctuation.
-        kinds[code_point] = _kind(chr(code_point), lowercase)
-    for first, last in normalizer.CJK_RANGES:
-        kinds[first : last + 1] = _CJK
-    starts = np.flatnonzero(np.diff(kinds, prepend=-1))
-    return starts.astype(np.int32), kinds[starts].astype(np.int32)
+def _kinds(lowercase: bool) -> CodePointTable:
+    """Returns the kinds of all characters."""
+    # Beyond ASCII, normalizing puts blanks around all punctuation.
+    changed = (*normalizer.code_point_map(lowercase), *range(0x80))
+    kinds = {code_point: _kind(chr(code_point), lowercase) for code_point in changed}
+    kinds |= {code_point: _CJK for first, last in normalizer.CJK_RANGES for code_point in range(first, last + 1)}
+    return CodePointTable(kinds)
 
 
 # === Words ===
 
 
-class WordFinder:
+def find_words(source: SourceText, lowercase: bool) -> Words:
     """Finds the words of texts: `(U.S. law)` has the words `(`, `U.S`, `.`, `law` and `)`.
 
     Args:
+        source: the texts, T tokens.
         lowercase: bool, as the tokenizer has it.
     """
-
-    def __init__(self, lowercase: bool):
-        self._starts, self._kinds = _kinds(lowercase)
-
-    def __call__(self, source: SourceText) -> Words:
-        """Finds the words of `source`, T tokens."""
-        kinds = tf.gather(self._kinds, bisect(self._starts, source.codes, "right") - 1)
-        # The blank behind each text separates its last word from the next text's first.
-        blanks = tf.gather(tf.cumsum(tf.cast(kinds == _BLANK, tf.int64)), source.token_starts)
-        kinds = tf.gather(kinds, source.token_starts)
-        is_cjk, is_letter = kinds == _CJK, tf.cast(kinds != _PUNCTUATION, tf.int64)
-        # A run starts behind white space, and on both sides of a CJK character.
-        cjk_before = tf.concat([[False], is_cjk[:-1]], axis=0)
-        is_run = (blanks != tf.concat([[-1], blanks[:-1]], axis=0)) | is_cjk | cjk_before
-        runs, run = tf.squeeze(tf.where(is_run), 1), tf.cumsum(tf.cast(is_run, tf.int64)) - 1
-        # Letters before and behind each token in its run.
-        sums = tf.pad(tf.cumsum(is_letter), [[1, 0]])
-        limits = tf.concat([runs[1:], [tf.size(kinds, tf.int64)]], axis=0)
-        before = sums[1:] - tf.gather(sums, tf.gather(runs, run))
-        behind = tf.gather(sums, tf.gather(limits, run)) - sums[:-1]
-        is_core = (before > 0) & (behind > 0)
-        is_first = is_run | ~is_core | ~tf.concat([[False], is_core[:-1]], axis=0)
-        number, firsts = tf.cumsum(tf.cast(is_first, tf.int64)) - 1, tf.squeeze(tf.where(is_first), 1)
-        return Words(
-            firsts,
-            tf.gather(source.token_rows, firsts),
-            # Combining marks may stand in another order than their tokens.
-            tf.math.segment_min(source.token_starts, number),
-            tf.math.segment_max(source.token_ends, number),
-        )
+    kinds = _kinds(lowercase)(source.codes)
+    # The blank behind each text separates its last word from the next text's first.
+    blanks = tf.gather(tf.cumsum(tf.cast(kinds == _BLANK, tf.int64)), source.token_starts)
+    kinds = tf.gather(kinds, source.token_starts)
+    is_cjk, is_letter = kinds == _CJK, tf.cast(kinds != _PUNCTUATION, tf.int64)
+    # A run starts behind white space, and on both sides of a CJK character.
+    cjk_before = tf.concat([[False], is_cjk[:-1]], axis=0)
+    is_run = (blanks != tf.concat([[-1], blanks[:-1]], axis=0)) | is_cjk | cjk_before
+    runs, run = tf.squeeze(tf.where(is_run), 1), tf.cumsum(tf.cast(is_run, tf.int64)) - 1
+    # Letters before and behind each token in its run.
+    sums = tf.pad(tf.cumsum(is_letter), [[1, 0]])
+    limits = tf.concat([runs[1:], [tf.size(kinds, tf.int64)]], axis=0)
+    before = sums[1:] - tf.gather(sums, tf.gather(runs, run))
+    behind = tf.gather(sums, tf.gather(limits, run)) - sums[:-1]
+    is_core = (before > 0) & (behind > 0)
+    is_first = is_run | ~is_core | ~tf.concat([[False], is_core[:-1]], axis=0)
+    number, firsts = tf.cumsum(tf.cast(is_first, tf.int64)) - 1, tf.squeeze(tf.where(is_first), 1)
+    return Words(
+        firsts,
+        tf.gather(source.token_rows, firsts),
+        # Combining marks may stand in another order than their tokens.
+        tf.math.segment_min(source.token_starts, number),
+        tf.math.segment_max(source.token_ends, number),
+    )

@@ -12,7 +12,7 @@ import tensorflow as tf
 from keras_bert.answers.base import Answers, TokenOutput, gives_logits
 from keras_bert.answers.entities import Entities, EntityFinder
 from keras_bert.answers.pieces import in_pieces
-from keras_bert.answers.raw_words import WordFinder, Words
+from keras_bert.answers.raw_words import Words, find_words
 from keras_bert.answers.rules import SPECIAL_TOKENS, check_stride
 from keras_bert.answers.source_text import BYTES_PER_TOKEN, SourceText, cut_texts
 from keras_bert.answers.tables import Table
@@ -119,11 +119,9 @@ class WordAnswers(WindowedAnswers):
         """Builds the graph from words and their logits, float32 [N, C], to the spans listed, and their `columns`."""
 
     def answering(self, logits_of):
-        find = WordFinder(self.preprocessor.tokenizer.lowercase)
-
         def answer(text):
             source, windows, layout = self.lay_out(text, self.preprocessor.sequence_length - SPECIAL_TOKENS)
-            words = find(source)
+            words = find_words(source, self.preprocessor.tokenizer.lowercase)
             cells = tf.gather(best_cells(windows, layout, tf.size(source.token_ids, tf.int64), 0.0), words.firsts)
             logits = logits_of(layout.inputs)
             logits = tf.gather(tf.reshape(logits, [-1, self.model.output_shape[-1]]), cells)  # [N, C]

@@ -152,7 +152,7 @@ class ExactNormalizer:
         return select(is_first | ~is_long, codes, rows, starts, ends)
 
 
-class _Table:
+class CodePointTable:
     """Maps each code point to a number, 0 for those not listed, and stores ranges of equal numbers."""
 
     def __init__(self, numbers: dict[int, int]):
@@ -168,15 +168,15 @@ class _Table:
 
 
 @functools.cache
-def _boundaries() -> _Table:
+def _boundaries() -> CodePointTable:
     symbols = (*normalizer.ASCII_PUNCTUATION_RANGES, *normalizer.CJK_RANGES, (0x20, 0x20))
-    return _Table({cp: 1 for first, last in symbols for cp in range(first, last + 1)})
+    return CodePointTable({cp: 1 for first, last in symbols for cp in range(first, last + 1)})
 
 
 @functools.cache
-def _lower_casing() -> tuple[_Table, dict[int, list[int]]]:
+def _lower_casing() -> tuple[CodePointTable, dict[int, list[int]]]:
     """Returns the context of each character, and the compounds of marks that lower-casing keeps."""
-    return _Table(normalizer.context_of()), dict(sorted(normalizer.compounds_of_kept_marks().items()))
+    return CodePointTable(normalizer.context_of()), dict(sorted(normalizer.compounds_of_kept_marks().items()))
 
 
 def _has(context: tf.Tensor, bits: int) -> tf.Tensor:

@@ -22,7 +22,7 @@ from export.heads.token_classification import TokenClassification
 from keras_bert import BertBackbone, BertPreprocessor, BertTokenizer
 from keras_bert.answers import raw_words
 from keras_bert.answers.entities import EntityFinder
-from keras_bert.answers.raw_words import WordFinder
+from keras_bert.answers.raw_words import find_words
 from keras_bert.answers.source_text import SourceText, read_text
 from keras_bert.models import BertTokenClassifier
 from keras_bert.tokenization.normalizer import CJK_RANGES, is_cjk, is_punctuation, vanishes
@@ -216,7 +216,7 @@ def test_words_of_any_text(lowercase):
     vocabulary = alphabet_vocabulary()
     python = PythonBertTokenizer(vocabulary, lowercase)
     source = SourceText(tf.constant(texts), BertTokenizer(vocabulary, lowercase), 10_000)
-    _, rows, starts, ends = (column.numpy() for column in WordFinder(lowercase)(source))
+    _, rows, starts, ends = (column.numpy() for column in find_words(source, lowercase))
     splits = source.row_splits.numpy()
     for row, text in enumerate(texts):
         mine = rows == row
@@ -229,13 +229,13 @@ def test_words_of_any_text(lowercase):
 
 @pytest.mark.parametrize("lowercase", [True, False])
 def test_every_character_is_of_the_kind_that_python_says(lowercase):
-    starts, kinds = raw_words._kinds(lowercase)
-    char_kinds = np.repeat(kinds, np.diff(np.append(starts, sys.maxunicode + 1)))
     letters = ("Lo", "Cn", "Co", "Cs")  # Most characters; of these, the CJK ones and some others.
     chars = [cp for cp in range(sys.maxunicode + 1) if cp % 97 == 0 or unicodedata.category(chr(cp)) not in letters]
     chars = [cp for cp in chars if not 0xD800 <= cp < 0xE000]
     chars += [cp for bounds in CJK_RANGES for bound in bounds for cp in range(bound - 1, bound + 2)]
-    assert char_kinds[chars].tolist() == [raw_words._kind(chr(cp), lowercase) for cp in chars]
+    assert raw_words._kinds(lowercase)(tf.constant(chars)).numpy().tolist() == [
+        raw_words._kind(chr(cp), lowercase) for cp in chars
+    ]
 
 
 # === Entities ===
