@@ -143,7 +143,7 @@ class SentenceEmbedding(EmbeddingAnswers, CountedHead):
 
     def heads_of_prompts(self) -> dict[str, "SentenceEmbedding"]:
         """Returns the heads behind the further signatures, by the names of prompts."""
-        prompts = getattr(self.model, "prompts", None) or {}
+        prompts = self.model.prompts or {}
         taken = {signatures.SERVING_DEFAULT, signatures.TOKEN_IDS, signatures.COUNT_TOKENS} & prompts.keys()
         if taken:
             raise InputError(f"A prompt is named {taken.pop()!r}, as a signature is. Expected another name.")

@@ -62,7 +62,7 @@ class Search(SentenceEmbedding):
         reranker_dir: str | None = None,
         **settings,
     ):
-        of_query, of_passage = search_prompts(getattr(model, "prompts", None) or {})
+        of_query, of_passage = search_prompts(model.prompts or {})
         super().__init__(model, preprocessor, of_query, **settings)
         self._passage_head = self.behind(of_passage)
         if passages is None:

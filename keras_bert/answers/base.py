@@ -177,8 +177,7 @@ class Answers(abc.ABC):
 
 def gives_logits(model: keras.Model, activation: Callable = keras.activations.softmax) -> bool:
     """Tells whether an activation must follow: it does unless the model's last layer has it."""
-    layers = getattr(model, "layers", [None])
-    return getattr(layers[-1], "activation", None) is not activation
+    return getattr(model.layers[-1], "activation", None) is not activation
 
 
 def plain_values(values: np.ndarray) -> list:

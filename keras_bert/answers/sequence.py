@@ -275,7 +275,7 @@ class EmbeddingAnswers(SequenceAnswers):
     """The vector of each text behind a prompt; the model gives embeddings [B, D].
 
     Args:
-        model: BertTextEmbedder, or another model without prompts.
+        model: BertTextEmbedder.
         preprocessor: tokenizer and longest sequence.
         prompt: name of one of the model's prompts; "": none; None: the model's default.
         **settings: `long_text` and `max_tokens` of `SequenceAnswers`.
@@ -291,8 +291,8 @@ class EmbeddingAnswers(SequenceAnswers):
 
     def __init__(self, model: keras.Model, preprocessor: BertPreprocessor, prompt: str | None = None, **settings):
         super().__init__(model, preprocessor, **settings)
-        prompts = getattr(model, "prompts", None) or {}
-        name = getattr(model, "default_prompt", None) if prompt is None else prompt
+        prompts = model.prompts or {}
+        name = model.default_prompt if prompt is None else prompt
         if name and name not in prompts:
             raise ValueError(f"`prompt` must be one of {', '.join(prompts) or 'none'}. Received: prompt={name!r}")
         self.prompt = prompts[name] if name else ""

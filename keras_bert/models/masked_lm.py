@@ -102,6 +102,7 @@ class BertMaskedLM(BertTask, keras_nlp.models.MaskedLM):
     """
 
     preprocessor_cls = BertMaskedLMPreprocessor
+    answers_cls = MaskAnswers
     heads = ("masked_lm",)
     heads_are_pretrained = True
     uses_pooler = False
@@ -123,9 +124,6 @@ class BertMaskedLM(BertTask, keras_nlp.models.MaskedLM):
         inputs = {**backbone.input, "mask_positions": keras.Input((None,), dtype="int32", name="mask_positions")}
         tokens = backbone(backbone.input)["sequence_output"]  # [B, S, H]
         super().__init__(inputs=inputs, outputs=head(tokens, mask_positions=inputs["mask_positions"]), **kwargs)
-
-    def _make_answers(self, preprocessor, **settings):
-        return MaskAnswers(self, preprocessor, **settings)
 
 
 def masked_lm_head(backbone: BertBackbone, activation: str | None, layer_norm_epsilon: float | None) -> MaskedLMHead:

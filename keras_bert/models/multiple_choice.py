@@ -80,6 +80,7 @@ class BertMultipleChoice(BertTask, keras_nlp.models.Task):
     """
 
     preprocessor_cls = BertMultipleChoicePreprocessor
+    answers_cls = ChoiceAnswers
     heads = ("multiple_choice",)
 
     def __init__(
@@ -105,6 +106,3 @@ class BertMultipleChoice(BertTask, keras_nlp.models.Task):
         pooled = backbone({name: flatten[name](value) for name, value in inputs.items()})["pooled_output"]  # [B * K, H]
         scores = head(output_dropout(pooled))  # [B * K, 1]
         super().__init__(inputs=inputs, outputs=ops.reshape(scores, (-1, num_choices)), **kwargs)
-
-    def _make_answers(self, preprocessor):
-        return ChoiceAnswers(self, preprocessor)

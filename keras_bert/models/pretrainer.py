@@ -69,6 +69,7 @@ class BertPretrainer(BertTask, keras_nlp.models.Task):
     """
 
     preprocessor_cls = BertPretrainerPreprocessor
+    answers_cls = MaskAnswers
     heads = ("masked_lm", "next_sentence")
     heads_are_pretrained = True
 
@@ -99,9 +100,6 @@ class BertPretrainer(BertTask, keras_nlp.models.Task):
         if use_next_sentence:
             outputs["next_sentence"] = next_sentence(pooled)
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)
-
-    def _make_answers(self, preprocessor, **settings):
-        return MaskAnswers(self, preprocessor, **settings)
 
     def default_loss(self):
         return {name: cross_entropy() for name in self.output}

@@ -37,6 +37,7 @@ class BertTask:
     build the model in their constructor, and keep its arguments as attributes of the same name.
 
     Attributes:
+        answers_cls: class of what `answer` asks.
         heads: names of the head layers, as in checkpoints of every format.
         heads_are_pretrained: whether the heads come from pre-training, so that a checkpoint should hold them.
         uses_pooler: whether any head reads `pooled_output`.
@@ -49,6 +50,7 @@ class BertTask:
 
     backbone_cls = BertBackbone
     preprocessor_cls = BertPreprocessor
+    answers_cls: type[Answers]
     heads: tuple[str, ...] = ()
     heads_are_pretrained = False
     uses_pooler = True
@@ -94,7 +96,7 @@ class BertTask:
         return self._last_answers(self.preprocessor, **hashable)
 
     def _make_answers(self, preprocessor: BertPreprocessor, **settings) -> Answers:
-        raise NotImplementedError(f"{type(self).__name__} has no answers to texts.")
+        return self.answers_cls(self, preprocessor, **settings)
 
     # === Training ===
 

@@ -54,6 +54,7 @@ class BertTextEmbedder(BertTask, keras_nlp.models.Task):
     ['good']
     """
 
+    answers_cls = EmbeddingAnswers
     heads = ("embedding",)
     uses_pooler = False
     trained_settings = ("long_text",)
@@ -120,9 +121,6 @@ class BertTextEmbedder(BertTask, keras_nlp.models.Task):
         is_encoded = isinstance(texts, np.ndarray) and texts.dtype.kind == "f"
         vectors = texts if is_encoded else self.encode(texts, prompt)
         return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
-
-    def _make_answers(self, preprocessor, **settings):
-        return EmbeddingAnswers(self, preprocessor, **settings)
 
     def __init__(
         self,

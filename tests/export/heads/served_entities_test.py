@@ -52,7 +52,7 @@ class TableTagger:
         self.of_tokens = generator.normal(size=(tokenizer.vocabulary_size(), len(LABELS))).astype(np.float32)
         self.of_places = generator.normal(size=(sequence_length, len(LABELS))).astype(np.float32)
         self.of_lengths = generator.normal(size=(sequence_length + 1, len(LABELS))).astype(np.float32)
-        model = SimpleNamespace(output_shape=(None, None, len(LABELS)))
+        model = SimpleNamespace(output_shape=(None, None, len(LABELS)), layers=[None])
         self.head = TokenClassification(model, BertPreprocessor(tokenizer, sequence_length), LABELS, **settings)
         self.graph = self.head.answering(self._logits_of)
         if is_traced:
