@@ -50,8 +50,10 @@ def read_config(path: str) -> BertConfig:
 
 
 def read_settings(path: str) -> dict:
-    """Returns the embedder that sentence-transformers describes in the directory; see `Checkpoint.settings`."""
+    """Returns the task that the directory describes, an embedder or a classifier; see `Checkpoint.settings`."""
     task = sentence_transformers.read_settings(path)
+    if read_object(os.path.join(path, CONFIG_FILE)).get("problem_type") == "multi_label_classification":
+        task = {"class_name": "BertTextClassifier", "multi_label": True}
     return {"task": task} if task else {}
 
 
@@ -79,16 +81,15 @@ def open_checkpoint(path: str) -> Iterator[Checkpoint]:
         _warn_of_others(groups, weights, available)
         has_classes = "classification/bias" in tensors or "token_classification/bias" in tensors
         labels = _labels(path, settings) if has_classes else None
-        task = sentence_transformers.read_settings(path)
+        saved = read_settings(path)
+        task = saved.get("task", {})
         if "embedding_activation" in task:
             tensors |= sentence_transformers.read_dense(path, stack)
         if "refusal" in task:
             logging.warning("%s: only the encoder can be read. %s", path, task["refusal"])
-        if settings.get("problem_type") == "multi_label_classification":
-            task = {"class_name": "BertTextClassifier", "multi_label": True}
         # ELECTRA's masked-LM head has this activation whatever its encoder has.
         heads = {"masked_lm": {"activation": "gelu"}} if family == "electra" and bias is not None else {}
-        yield Checkpoint("hugging_face", path, config, tensors, labels, heads, {"task": task})
+        yield Checkpoint("hugging_face", path, config, tensors, labels, heads, saved)
 
 
 def _by_table_names(weights: WeightFile, prefix: str) -> dict[str, StoredTensor]:

@@ -1,5 +1,6 @@
 """`from_preset`, `save_to_preset` and `.keras` files of the task models, in every format that can be written."""
 
+import dataclasses
 import functools
 import logging
 
@@ -13,6 +14,7 @@ from toy_checkpoints import checkpoint_of
 import keras_bert
 from keras_bert import formats
 from keras_bert.errors import InputError
+from keras_bert.formats import hugging_face
 from keras_bert.presets import weights
 
 INPUTS = {
@@ -109,6 +111,14 @@ def test_heads_of_every_format_are_found(tmp_path, name, kind):
     check(again, inputs, outputs)
     assert again.preprocessor.sequence_length == again.backbone.max_sequence_length == 24
     assert again.labels == (labels if name in ("keras_preset", "hugging_face") else None)
+
+
+def test_a_classifier_of_several_labels_is_one_without_its_weights_too(tmp_path):
+    model, *_ = make("classifier")
+    checkpoint = dataclasses.replace(checkpoint_of(model, labels=LABELS), settings={"task": {"multi_label": True}})
+    hugging_face.write(str(tmp_path / "p"), checkpoint, None)
+    for settings in ({}, {"load_weights": False, "labels": LABELS}):
+        assert keras_bert.BertTextClassifier.from_preset(str(tmp_path / "p"), **settings).multi_label
 
 
 # === Arguments of from_preset ===
