@@ -1,7 +1,6 @@
 """The architecture of a BERT, under KerasHub's names; foreign JSON names are translated here and nowhere else."""
 
 import dataclasses
-import json
 import math
 import os
 
@@ -273,6 +272,3 @@ class BertConfig:
                 f"Unknown BERT setting {', '.join(unknown)}. Expected some of: {', '.join(self.to_dict())}"
             )
         return dataclasses.replace(self, **overrides)
-
-    def __str__(self) -> str:
-        return json.dumps(self.to_dict(), indent=2)

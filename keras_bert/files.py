@@ -354,17 +354,12 @@ def decode_lines(path: str, file: BinaryIO) -> Iterator[tuple[int, str]]:
         try:
             text = raw.decode("utf-8")
         except UnicodeDecodeError as error:
-            place = f"byte {error.start} of the line"
             charset = "UTF-16" if number == 1 and raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "LATIN1"
-            raise not_utf8(f"{path}:{number}", place, raw[error.start], charset) from error
+            raise InputError(
+                f"{path}:{number}: not valid UTF-8 at byte {error.start} of the line (0x{raw[error.start]:02x}). "
+                f"Convert the file first, e.g. iconv -f {charset} -t UTF-8."
+            ) from error
         yield number, text.removesuffix("\n").removesuffix("\r")
-
-
-def not_utf8(where: str, place: str, byte: int, charset: str = "LATIN1") -> InputError:
-    """Returns the error for a text that is not UTF-8: `where` is its path and line, `place` tells the wrong byte."""
-    return InputError(
-        f"{where}: not valid UTF-8 at {place} (0x{byte:02x}). Convert the file first, e.g. iconv -f {charset} -t UTF-8."
-    )
 
 
 # === Writing ===

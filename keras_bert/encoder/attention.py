@@ -35,8 +35,6 @@ class BertSelfAttention(BertLayer):
         self, hidden_dim: int, num_heads: int, dropout: float = 0.1, initializer_range: float = 0.02, **kwargs
     ):
         super().__init__(**kwargs)
-        if hidden_dim % num_heads:
-            raise ValueError(f"`num_heads` must divide `hidden_dim`. Received: {num_heads=}, {hidden_dim=}")
         keep_arguments(self, locals())
         self.query_key_value = self._dense(3 * hidden_dim, "query_key_value")
         self.output_dense = self._dense(hidden_dim, "output_dense")

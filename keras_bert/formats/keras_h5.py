@@ -92,18 +92,16 @@ class WeightsFile:
         """Returns a variable; its shape is () if there is something else than an array in its place."""
         with parsing(self.path, "HDF5 file"):
             array = self._find(path)
-            return StoredTensor(array.name, getattr(array, "shape", None) or (), functools.partial(self.read, path))
-
-    def read(self, path: str) -> np.ndarray:
-        """Reads a variable in its stored float type.
-
-        Raises:
-            InputError: the data is outside the file, damaged, or not a float array.
-        """
-        return _read_array(self.path, self._find(path))
+            read = functools.partial(_read_array, self.path, array)
+            return StoredTensor(array.name, getattr(array, "shape", None) or (), read)
 
 
 def _read_array(path: str, dataset: h5py.Dataset) -> np.ndarray:
+    """Reads an array in its stored float type.
+
+    Raises:
+        InputError: the data is outside the file, damaged, or not a float array.
+    """
     with parsing(path, "HDF5 file"):
         where = f"{path}: {dataset.name}"
         if not isinstance(dataset, h5py.Dataset) or dataset.external or dataset.is_virtual:
