@@ -7,7 +7,6 @@ page calls the key of a classification `result`, the server writes `results`.
 import base64
 import json
 import math
-import reprlib
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -15,12 +14,8 @@ from tensorflow.core.example import example_pb2, feature_pb2
 
 from export.server.serving_error import ServingError, invalid
 from export.signatures import SERVING_DEFAULT
+from keras_bert.errors import shown
 
-_QUOTE = reprlib.Repr()
-# Error messages quote a short piece of the request; reprlib looks at no more of it than it shows.
-_QUOTE.maxstring = _QUOTE.maxother = 120
-_QUOTE.maxlevel = 3
-shown = _QUOTE.repr
 # Types other than strings that TensorFlow Serving reads from JSON and writes to it.
 NUMBERS = ("float32", "float64", "int64", "int32", "int16", "int8", "uint8", "uint32", "uint64", "bool")
 _DEEPEST_LIST = 32  # TensorFlow allows 254 dimensions; no signature comes near this many.

@@ -115,6 +115,7 @@ class RestRoutes:
         with self.metrics.request(known, api.lower(), "REST"), self.manager.use(*_address(asked)) as servable:
             document = rest_api.parse_json(body)
             inference = Inference(servable, rest_api.signature_name_of(document), deadline, api)
+            inference.check_rows(document.get("instances" if api == "Predict" else "examples"))
             return _ANSWERS[api](inference, document)
 
     def _search(self, api: str, body: bytes, deadline: float | None) -> Answer:
@@ -153,19 +154,16 @@ def _name(match: re.Match) -> str:
 
 
 def _predict(inference: Inference, document: dict) -> dict:
-    inference.check_rows(document.get("instances"))
     outputs = inference.predict(rest_api.predict_arrays(document, inference.signature.inputs))
     return rest_api.predict_response(outputs, by_rows="instances" in document)
 
 
 def _classify(inference: Inference, document: dict) -> dict:
-    inference.check_rows(document.get("examples"))
     labels, scores = map(rest_api.to_json, inference.classify(rest_api.parse_examples(document)))
     return {"results": [[list(pair) for pair in zip(*row, strict=True)] for row in zip(labels, scores, strict=True)]}
 
 
 def _regress(inference: Inference, document: dict) -> dict:
-    inference.check_rows(document.get("examples"))
     return {"results": rest_api.to_json(inference.regress(rest_api.parse_examples(document)))}
 
 

@@ -26,6 +26,7 @@ from export.server.model_manager import ModelManager
 from export.server.servable import Servable, Signature
 from export.server.serving_error import ServingError, invalid
 from export.signatures import COUNT_TOKENS, SERVING_DEFAULT, TOKEN_IDS
+from keras_bert.errors import shown
 
 EMBEDDINGS, MODELS, HEALTH = "/v1/embeddings", "/v1/models", "/health"
 RERANK = re.compile(r"(?:/v[12])?/rerank")
@@ -71,9 +72,7 @@ def model_name(manager: ModelManager, document: Mapping, find: Callable[[Signatu
         return name
     able = able_models(manager, find)
     if len(able) != 1 or name is not None:
-        raise invalid(
-            f"Expected 'model' to name a model. Received: {rest_api.shown(name)}. Models that can answer: {able}"
-        )
+        raise invalid(f"Expected 'model' to name a model. Received: {shown(name)}. Models that can answer: {able}")
     return able[0]
 
 
@@ -140,9 +139,7 @@ def _inputs(value) -> list:
     is_one = isinstance(value, str) or (isinstance(value, list) and value and isinstance(value[0], int))
     values = [value] if is_one else value
     if not isinstance(values, list) or not values:
-        raise invalid(
-            f"Expected 'input' to be a text, or a list of texts or token ids. Received: {rest_api.shown(value)}"
-        )
+        raise invalid(f"Expected 'input' to be a text, or a list of texts or token ids. Received: {shown(value)}")
     return values
 
 
@@ -151,7 +148,7 @@ def _texts(values: Sequence, name: str) -> np.ndarray:
     array = np.empty(len(values), object)
     for number, value in enumerate(values):
         if not isinstance(value, str):
-            raise invalid(f"{name}[{number}]: expected a text. Received: {rest_api.shown(value)}")
+            raise invalid(f"{name}[{number}]: expected a text. Received: {shown(value)}")
         try:
             array[number] = rest_api.read_bytes(value)
         except ValueError as error:
@@ -171,12 +168,12 @@ def _token_arrays(servable: Servable, rows: list) -> dict[str, np.ndarray]:
     for number, row in enumerate(rows):
         is_list = isinstance(row, list) and 0 < len(row) <= _MOST_TOKENS
         if not is_list or not all(type(token) is int and 0 <= token < 2**31 for token in row):
-            received = rest_api.shown(row)
+            received = shown(row)
             raise invalid(f"input[{number}]: expected a list of 1 to {_MOST_TOKENS} token ids. Received: {received}")
         if edges and [row[0], row[-1]] != edges:
             raise invalid(
                 f"input[{number}]: expected token ids of the model's own vocabulary, {edges[0]} ([CLS]) first and "
-                f"{edges[1]} ([SEP]) last. Received: {rest_api.shown(row)}. LangChain's OpenAIEmbeddings sends texts "
+                f"{edges[1]} ([SEP]) last. Received: {shown(row)}. LangChain's OpenAIEmbeddings sends texts "
                 "with check_embedding_ctx_length=False."
             )
     lengths = np.array([len(row) for row in rows], np.int32)
@@ -267,7 +264,7 @@ def _field(document: Mapping, name: str, form: tuple[str, Callable[[Any], bool]]
     value = default if document.get(name) is None else document[name]
     words, fits = form
     if value is not None and not fits(value):
-        raise invalid(f"Expected {name!r} to be {words}. Received: {rest_api.shown(document.get(name))}")
+        raise invalid(f"Expected {name!r} to be {words}. Received: {shown(document.get(name))}")
     return value
 
 

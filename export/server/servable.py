@@ -355,9 +355,7 @@ class Servable:
         max_rows: most rows of a request.
     """
 
-    def __init__(
-        self, model: ServedModel, metrics: Metrics, batcher: Batcher | None = None, max_rows: int | None = None
-    ):
+    def __init__(self, model: ServedModel, metrics: Metrics, batcher: Batcher | None, max_rows: int):
         self.model = model
         self.name = model.name
         self.version = model.version
@@ -373,7 +371,7 @@ class Servable:
 
     def check_rows(self, rows: int) -> None:
         """Raises ServingError (INVALID_ARGUMENT) if a request has too many rows."""
-        if self._max_rows is not None and rows > self._max_rows:
+        if rows > self._max_rows:
             raise invalid(f"The request has {rows} rows; the limit is {self._max_rows} (--max_request_rows).")
 
     def signature(self, name: str, api: str = "Predict") -> Signature:

@@ -107,7 +107,7 @@ def test_an_input_with_a_default_may_be_left_out(tmp_path):
     signature = saved.meta_graphs[0].signature_def["add"]
     signature.defaults["numbers"].CopyFrom(tf.make_tensor_proto([[3.0, 4.0]]))
     file.write_bytes(saved.SerializeToString())
-    model = Servable(ServedModel(str(tmp_path), "types", 1), Metrics())
+    model = Servable(ServedModel(str(tmp_path), "types", 1), Metrics(), None, 1000)
     request = predict_pb2.PredictRequest(model_spec={"name": "types", "signature_name": "add"})
     assert list(grpc_messages.predict(model, request, None).outputs["sum"].float_val) == [7.0]
     request.inputs["numbers"].CopyFrom(tf.make_tensor_proto([[1.0, 1.0]]))
