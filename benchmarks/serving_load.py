@@ -181,9 +181,9 @@ def in_process(base_path: str) -> Callable[[str], np.ndarray]:
     import tensorflow as tf
     import tensorflow_text  # noqa: F401  (registers the tokenizer's ops)
 
-    from export.base_path import newest_version
+    from export.base_path import existing_versions
 
-    function = tf.saved_model.load(newest_version(base_path)[1]).signatures["serving_default"]
+    function = tf.saved_model.load(existing_versions(base_path)[-1][1]).signatures["serving_default"]
     return lambda sentence: function(text=tf.constant([sentence]))["probabilities"].numpy()[0]
 
 

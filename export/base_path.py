@@ -60,8 +60,8 @@ def complete_versions(directory: str) -> list[tuple[int, str]]:
     return [version for version in versions if is_file(os.path.join(version[1], "saved_model.pb"))]
 
 
-def newest_version(model_base_path: str) -> tuple[int, str]:
-    """Returns number and path of the highest complete version, the one that TensorFlow Serving would choose.
+def existing_versions(model_base_path: str) -> list[tuple[int, str]]:
+    """Lists the complete versions of a model; TensorFlow Serving would choose the last.
 
     Raises:
         InputError: there is no such directory, or no version in it.
@@ -74,7 +74,7 @@ def newest_version(model_base_path: str) -> tuple[int, str]:
             f"{model_base_path}: no version found. Expected numeric directories with a saved_model.pb, such as "
             f"{os.path.join(model_base_path, '1')}; run bert-export first."
         )
-    return versions[-1]
+    return versions
 
 
 # === Versions in the making ===

@@ -133,8 +133,7 @@ def aspired_versions(settings: ModelSettings) -> list[tuple[int, str]]:
     Raises:
         InputError: the base path does not exist, or holds no version, or none that the policy names.
     """
-    base_path.newest_version(settings.base_path)  # Raises a clear error if there is none.
-    chosen = settings.policy.choose(base_path.complete_versions(settings.base_path))
+    chosen = settings.policy.choose(base_path.existing_versions(settings.base_path))
     if not chosen:
         raise InputError(
             f"{settings.base_path}: none of the versions {list(settings.policy.specific or ())} of model "

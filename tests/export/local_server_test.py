@@ -28,9 +28,9 @@ def base_path(tmp_path_factory) -> str:
 
 def test_base_path_errors_name_the_path(tmp_path):
     with pytest.raises(InputError, match="nowhere: no such directory"):
-        base_paths.newest_version(str(tmp_path / "nowhere"))
+        base_paths.existing_versions(str(tmp_path / "nowhere"))
     with pytest.raises(InputError, match="no version found"):
-        base_paths.newest_version(str(tmp_path))
+        base_paths.existing_versions(str(tmp_path))
 
 
 def test_leading_zeros_count_as_for_tensorflow_serving(tmp_path, base_path):
@@ -38,7 +38,7 @@ def test_leading_zeros_count_as_for_tensorflow_serving(tmp_path, base_path):
     shutil.copytree(os.path.join(base_path, "2"), tmp_path / "2")
     (tmp_path / str(2**63)).mkdir()
     (tmp_path / str(2**63) / "saved_model.pb").write_bytes(b"")  # no int64: no version
-    version, directory = base_paths.newest_version(str(tmp_path))
+    version, directory = base_paths.existing_versions(str(tmp_path))[-1]
     assert (version, directory) == (3, str(tmp_path / "0003"))
     assert aspired_versions(ModelSettings("toy", str(tmp_path))) == [(3, directory)]
 

@@ -9,7 +9,7 @@ import numpy as np
 from run_tasks import classify
 from toy_classifier import ANIMALS, COLUMNS, FILLER, TOOLS, toy_rows
 
-from export.base_path import newest_version
+from export.base_path import existing_versions
 from export.run import ExportSettings, export
 from export.server.servable import ServedModel
 from keras_bert import files
@@ -87,7 +87,7 @@ def fine_tune(root: str) -> dict:
 def serve(root: str) -> list[str]:
     """Exports the fine-tuned model; returns the labels that the export gives to two texts."""
     export(ExportSettings(model_dir=f"{root}/tuned/model", export_dir=f"{root}/served/kinds", with_cc="off"))
-    number, directory = newest_version(f"{root}/served/kinds")
+    number, directory = existing_versions(f"{root}/served/kinds")[-1]
     answers = ServedModel(directory, "kinds", number).run("serving_default", {"text": np.array([b"cat", b"saw"])})
     return [label.decode() for label in answers["label"]]
 
