@@ -7,10 +7,11 @@ import hmac
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import grpc
 
+from export.server.config_files import read_keys
 from export.server.monitoring import Metrics
 from export.server.serving_error import ServingError, too_late
 
@@ -99,18 +100,16 @@ class Admission:
 class Turns:
     """Bounds how many graphs run at once, since each takes memory of its own, and in which threads they run.
 
-    Long runs have turns of their own, so that short ones never wait for them.
+    Long runs have turns of their own, so that short ones never wait for them. There are two turns a core for short
+    runs, and one for each two cores for long ones.
 
     TensorFlow keeps what oneDNN compiled for the shapes of a thread's products, up to 1,024 times about 130 KB, until
     the thread ends. Texts of all lengths have ever new shapes, and a server has a thread for each connection. So graphs
     run in threads that end after some runs (benchmarks/soak.py).
-
-    Args:
-        num_cores: the machine's; there are two turns a core for short runs, and one for each two cores for long ones.
     """
 
-    def __init__(self, num_cores: int | None = None):
-        cores = num_cores or os.cpu_count() or 1
+    def __init__(self):
+        cores = os.cpu_count() or 1
         self._short, self._long = threading.Semaphore(2 * cores), threading.Semaphore(max(cores // 2, 1))
         self._num_threads = 2 * cores + max(cores // 2, 1)
         self._pool, self._runs_left = None, 0
@@ -153,11 +152,14 @@ class Keys(grpc.ServerInterceptor):
     """The keys of a server, one of which each request must carry as `Authorization: Bearer KEY`; without any, all pass.
 
     Args:
-        keys: as `config_files.read_keys` returns them.
+        source: as `config_files.read_keys` takes it; None: no keys.
+
+    Raises:
+        InputError: as `config_files.read_keys`.
     """
 
-    def __init__(self, keys: Sequence[str] = ()):
-        self._digests = [hashlib.sha256(key.encode()).digest() for key in keys]
+    def __init__(self, source: str | None):
+        self._digests = [hashlib.sha256(key.encode()).digest() for key in read_keys(source)]
 
     def check_path(self, path: str, authorization: str | None) -> None:
         """Raises ServingError (UNAUTHENTICATED) if a REST request for a path lacks its key."""

@@ -39,13 +39,11 @@ class RunningServer(NamedTuple):
 
     Attributes:
         manager: its models.
-        metrics: its metrics.
         rest: its REST side.
         grpc: its gRPC side, or None.
     """
 
     manager: ModelManager
-    metrics: Metrics
     rest: RestServer
     grpc: GrpcServer | None
 
@@ -170,4 +168,4 @@ def running_server(
             follow = _config_follower(manager, settings.model_config_file, models)
             polls.append((follow, settings.model_config_file_poll_wait_seconds))
         stack.enter_context(polling([(function, seconds) for function, seconds in polls if seconds]))
-        yield RunningServer(manager, metrics, rest, grpc)
+        yield RunningServer(manager, rest, grpc)

@@ -22,7 +22,7 @@ from tensorflow_serving.config import model_server_config_pb2
 
 from export.server import grpc_messages, monitoring
 from export.server.admission import Admission, Keys
-from export.server.config_files import declared_message, read_keys, read_text_message, settings_of
+from export.server.config_files import declared_message, read_text_message, settings_of
 from export.server.model_manager import ModelManager, UnavailableVersionError
 from export.server.monitoring import Metrics
 from export.server.server_settings import ServerSettings
@@ -158,7 +158,7 @@ class GrpcServer:
         self._server = grpc.server(
             concurrent.futures.ThreadPoolExecutor(num_threads, thread_name_prefix="grpc"),
             options=list(options.items()),
-            interceptors=[Keys(read_keys(settings.api_key))],
+            interceptors=[Keys(settings.api_key)],
             maximum_concurrent_rpcs=num_threads,
         )
         services = _services(manager, metrics, settings)

@@ -21,7 +21,6 @@ def _read(name: str) -> str:
     return (_DIRECTORY / name).read_text("utf-8")
 
 
-@functools.cache
 def _style_and_script() -> tuple[str, str]:
     return _read("page.css"), "\n".join(map(_read, ("parts.js", "answers.js", "page.js")))
 

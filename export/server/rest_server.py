@@ -13,7 +13,6 @@ import time
 from collections.abc import Iterator
 
 from export.server.admission import Admission, Keys
-from export.server.config_files import read_keys
 from export.server.rest_handler import RestHandler
 from export.server.rest_routes import RestRoutes, error_answer
 from export.server.server_settings import ServerSettings
@@ -40,7 +39,7 @@ class RestServer(http.server.ThreadingHTTPServer):
         self.routes = routes
         self.admission = admission
         self.settings = settings
-        self.keys = Keys(read_keys(settings.api_key))
+        self.keys = Keys(settings.api_key)
         self.is_draining = False
         self._busy_by_connection: dict[socket.socket, bool] = {}
         self._changed = threading.Condition()

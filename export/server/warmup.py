@@ -24,22 +24,19 @@ _ANSWERS = {
 }
 
 
-def warm_up(servable: Servable, repetitions: int = 1) -> int:
+def warm_up(servable: Servable, repetitions: int) -> None:
     """Replays a version's warm-up requests, if it has any.
 
     Args:
         servable: the version.
         repetitions: of each request.
 
-    Returns:
-        Number of requests.
-
     Raises:
         InputError: the file is damaged or a request fails, so the version must not be served.
     """
     path = os.path.join(servable.model.directory, WARMUP_FILE)
     if not is_file(path):
-        return 0
+        return
     start = time.perf_counter()
     count = 0
     status = "FAILED"
@@ -56,7 +53,6 @@ def warm_up(servable: Servable, repetitions: int = 1) -> int:
         labels = (servable.model.directory, status)
         servable.metrics.warmup_latency.labels(*labels).observe((time.perf_counter() - start) * 1e6)
         servable.metrics.warmup_records.labels(*labels).inc(count)
-    return count
 
 
 def _replay(servable: Servable, record: bytes, where: str) -> None:

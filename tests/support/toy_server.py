@@ -150,7 +150,7 @@ def figure_name(name: str, **labels: str) -> str:
 def figure(server, name: str, **labels: str) -> float:
     """The value of one of TensorFlow Serving's figures."""
     start = figure_name(f":tensorflow:serving:{name}", **labels) + " "
-    (line,) = (line for line in server.metrics.text().decode().splitlines() if line.startswith(start))
+    (line,) = (line for line in server.rest.routes.metrics.text().decode().splitlines() if line.startswith(start))
     return float(line.removeprefix(start))
 
 

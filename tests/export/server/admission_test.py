@@ -16,8 +16,9 @@ from export.server.serving_error import ServingError
 LONG, SHORT = 5000, 100
 
 
-def test_a_short_run_passes_a_long_one():
-    turns = Turns(num_cores=2)
+def test_a_short_run_passes_a_long_one(monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    turns = Turns()
     with turns.turn(LONG, None), turns.turn(SHORT, time.monotonic() + 3600):
         with pytest.raises(ServingError, match="deadline passed"), turns.turn(LONG, time.monotonic() + 0.01):
             pytest.fail("Two long runs at once.")
@@ -31,9 +32,10 @@ def test_a_late_run_has_no_turn():
 
 
 @pytest.mark.parametrize(("num_cores", "num_short", "num_long"), [(1, 2, 1), (2, 4, 1), (8, 16, 4)])
-def test_a_machine_has_turns_for_its_cores(num_cores, num_short, num_long):
+def test_a_machine_has_turns_for_its_cores(num_cores, num_short, num_long, monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: num_cores)
     for size, count in ((SHORT, num_short), (LONG, num_long)):
-        turns = Turns(num_cores)
+        turns = Turns()
         taken = [turns.turn(size, None) for _ in range(count)]
         for turn in taken:
             turn.__enter__()

@@ -348,8 +348,8 @@ def test_an_unexpected_failure_says_nothing_of_itself(stub, monkeypatch, caplog)
 
 
 def test_a_taken_port_is_a_clear_error(server):
-    arguments = (server.manager, server.metrics, server.rest.admission, ServerSettings(port=server.grpc.port))
+    rest, settings = server.rest, ServerSettings(port=server.grpc.port)
     with pytest.raises(
         InputError, match=f"Cannot listen on 127.0.0.1:{server.grpc.port}. Choose another --host or --port"
     ):
-        GrpcServer(*arguments)
+        GrpcServer(server.manager, rest.routes.metrics, rest.admission, settings)

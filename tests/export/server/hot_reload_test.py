@@ -146,7 +146,7 @@ def test_labels_of_metrics_by_version_do_not_grow_without_end(tmp_path, monkeypa
     half_plus.write_warmup(half_plus.save(str(base_path), 1), half_plus.request([1.0]))
 
     def labels():
-        lines = server.metrics.text().decode().splitlines()
+        lines = server.rest.routes.metrics.text().decode().splitlines()
         return [line.rpartition(" ")[0] for line in lines if not line.startswith("#")]
 
     with running_server([ModelSettings("half", str(base_path))], SETTINGS) as server:
@@ -293,7 +293,7 @@ def test_a_full_server_says_so_over_both_protocols(tmp_path, monkeypatch):
             with pytest.raises(grpc.RpcError, match="too many large requests") as caught:
                 stub.Predict(half_plus.request([1.0] * 20), timeout=30)
             assert caught.value.code().name == "RESOURCE_EXHAUSTED"
-        assert ask()[0] == 503 and b"\nbert_serve_body_bytes 0.0\n" in server.metrics.text()
+        assert ask()[0] == 503 and b"\nbert_serve_body_bytes 0.0\n" in server.rest.routes.metrics.text()
 
 
 def test_a_rest_request_has_a_deadline(tmp_path):

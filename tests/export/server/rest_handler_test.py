@@ -329,7 +329,7 @@ def test_clients_that_do_not_read_their_answers_hold_nothing_and_are_given_up(tm
             connection.connect(("127.0.0.1", server.rest.server_port))
             connection.sendall(asked)
             assert connection.recv(20).startswith(b"HTTP/1.1 200")
-        assert b"\nbert_serve_body_bytes 0.0\n" in server.metrics.text()
+        assert b"\nbert_serve_body_bytes 0.0\n" in server.rest.routes.metrics.text()
         assert toy_server.predict(server, {"instances": ["ab"], "signature_name": "echo"})[0] == 200
         begun = time.monotonic()
         toy_server.until(lambda: not server.rest.open_connections)
