@@ -10,7 +10,6 @@ import tensorflow as tf
 from export import companion_files
 from export.base_path import ENCODERS_FILE, INT8_FILE, MAX_VERSION, numbered_versions, partial_path, remove_abandoned
 from export.graph.model_copies import is_float32, rebuild, rebuild_for_serving
-from export.graph.served_backbone import ServedBackbone
 from export.heads.base import Head
 from export.heads.loading import HEADS
 from export.verification import verify
@@ -158,7 +157,7 @@ def write_graph(head: Head, model: keras.Model, directory: str) -> int:
 
     Args:
         head: gives the signatures.
-        model: the signatures are traced on it.
+        model: the signatures are traced on it; see `rebuild_for_serving`.
         directory: becomes a SavedModel.
 
     Returns:
@@ -169,8 +168,7 @@ def write_graph(head: Head, model: keras.Model, directory: str) -> int:
     # (keras-team/keras issue 23553), and nothing else in the graph has state.
     used = {id(handle) for function in functions.values() for handle in function.graph.external_captures}
     module = tf.Module()
-    rounded = getattr(find_backbone(model), "rounded", ())
-    variables = (*(weight.value for weight in model.weights), *rounded)
+    variables = (*(weight.value for weight in model.weights), *find_backbone(model).rounded)
     module.weights = [variable for variable in variables if id(variable.handle) in used]
     module.more = [*head.variables, *(weight.value for other in head.more_models for weight in other.weights)]
     tf.saved_model.save(module, directory, signatures=functions)
@@ -187,8 +185,7 @@ def _describe_encoders(models: Sequence[keras.Model], module: tf.Module) -> list
         for group in ("weights", "more")
         for number, variable in enumerate(getattr(module, group))
     }
-    encoders = [encoder for encoder in map(find_backbone, models) if isinstance(encoder, ServedBackbone)]
-    return [encoder.describe(names) for encoder in encoders if encoder.is_described]
+    return [encoder.describe(names) for encoder in map(find_backbone, models) if encoder.is_described]
 
 
 def _publish(temporary: str, directory: str, version: int | None) -> str:

@@ -100,8 +100,8 @@ class QuestionAnswering(SpanAnswers, WindowedHead):
         choice, count = self.choice, self.choice.num_listed
         answers = best_answers(encoded["questions"], encoded["windows"], *logits.T, **choice._asdict())
         lists = list(answers.nbest.values())
-        texts = probes.padded([[entry["text"].encode() for entry in listed] for listed in lists], "", count)
-        scores = probes.padded([[entry["probability"] for entry in listed] for listed in lists], 0.0, count)
+        texts = _padded([[entry["text"].encode() for entry in listed] for listed in lists], b"", count)
+        scores = _padded([[entry["probability"] for entry in listed] for listed in lists], 0.0, count)
         given = probes.as_bytes(list(answers.predictions.values()))
         outputs = {
             "answer": given,
@@ -147,3 +147,9 @@ class QuestionAnswering(SpanAnswers, WindowedHead):
             },
             more={"version_2_with_negative": choice.version_2_with_negative},
         )
+
+
+def _padded(rows: list[list], fill: bytes | float, width: int) -> np.ndarray:
+    """Returns lists of at most `width` values as one array of bytes objects or float32."""
+    filled = [[*row, *[fill] * (width - len(row))] for row in rows]
+    return np.array(filled, object if isinstance(fill, bytes) else np.float32).reshape(len(rows), width)

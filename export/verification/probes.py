@@ -3,7 +3,7 @@
 Shapes: B batch, N numbers to be ranked.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import tensorflow as tf
@@ -25,8 +25,6 @@ TEXTS = (
     " " * 20_000 + "behind white space",
     "." * 20_000,
 )
-
-_TYPES = {str: object, int: np.int32, float: np.float32}
 
 
 def as_bytes(texts: Iterable[str | bytes]) -> np.ndarray:
@@ -66,18 +64,6 @@ def examples(columns: Mapping[str, np.ndarray]) -> np.ndarray:
         }
         rows.append(tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString())
     return np.array(rows, dtype=object)
-
-
-def padded(rows: Sequence[Sequence], fill: str | int | float, at_least: int = 1) -> np.ndarray:
-    """Returns lists of different lengths as one array, as wide as the longest of them and `at_least`.
-
-    Its type follows from `fill`: bytes objects, int32 or float32.
-    """
-    width = max([at_least, *map(len, rows)])
-    array = np.full([len(rows), width], fill.encode() if isinstance(fill, str) else fill, _TYPES[type(fill)])
-    for row, values in zip(array, rows, strict=True):
-        row[: len(values)] = values
-    return array
 
 
 def undecided(numbers: np.ndarray, count: int = 1) -> np.ndarray:
