@@ -20,15 +20,7 @@ import sys
 from collections.abc import Iterator
 
 from export import base_path
-from export.server.config_files import (
-    BatchingParameters,
-    ModelSettings,
-    aspired_versions,
-    in_precision,
-    read_batching_parameters,
-    read_keys,
-    read_model_config,
-)
+from export.server import config_files
 from export.server.runtime import memory
 from export.server.server_settings import ServerSettings
 from keras_bert.errors import InputError
@@ -46,10 +38,10 @@ def serve(settings: ServerSettings) -> None:
             bound.
     """
     models = _models(settings)
-    for model in in_precision(models, settings.precision):
-        aspired_versions(model)  # A wrong base path is refused before TensorFlow is imported.
+    for model in config_files.in_precision(models, settings.precision):
+        config_files.aspired_versions(model)  # A wrong base path is refused before TensorFlow is imported.
     batching = _batching_parameters(settings)
-    read_keys(settings.api_key)
+    config_files.read_keys(settings.api_key)
     settings = dataclasses.replace(settings, runtime=_runtime(settings.runtime))
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
 
@@ -93,10 +85,10 @@ def _runtime(wanted: str) -> str:
     return "tensorflow"
 
 
-def _batching_parameters(settings: ServerSettings) -> BatchingParameters | None:
+def _batching_parameters(settings: ServerSettings) -> config_files.BatchingParameters | None:
     path = settings.batching_parameters_file
     if settings.enable_batching:
-        return read_batching_parameters(path) if path else BatchingParameters()
+        return config_files.read_batching_parameters(path) if path else config_files.BatchingParameters()
     if path or settings.enable_per_model_batching_parameters:
         raise InputError("Batching parameters need --enable_batching.")
     return None
@@ -121,13 +113,13 @@ def _end_signals() -> Iterator[int]:
         os.close(writable)
 
 
-def _models(settings: ServerSettings) -> list[ModelSettings]:
+def _models(settings: ServerSettings) -> list[config_files.ModelSettings]:
     if settings.model_config_file is not None:  # As in TensorFlow Serving, it outweighs the flags of one model.
-        return read_model_config(settings.model_config_file)
+        return config_files.read_model_config(settings.model_config_file)
     if settings.model_base_path is None:
         raise InputError("Expected --model_base_path or --model_config_file.")
     base_path.check_model_name(settings.model_name, "Choose another --model_name.")
-    return [ModelSettings(settings.model_name, settings.model_base_path)]
+    return [config_files.ModelSettings(settings.model_name, settings.model_base_path)]
 
 
 console_main = flags.console_main(serve, ServerSettings)

@@ -8,19 +8,10 @@ from safetensors.numpy import save_file
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.files import write_json, write_lines
-from keras_bert.formats import sentence_transformers
+from keras_bert.formats import sentence_transformers, weight_names
 from keras_bert.formats.checkpoint import Checkpoint, check_heads_follow_encoder
 from keras_bert.formats.hugging_face_files import CONFIG_FILE, SAFETENSORS_FILE
 from keras_bert.formats.hugging_face_tokenizer import SETTINGS_FILE, VOCABULARY_FILE
-from keras_bert.formats.weight_names import (
-    ELECTRA,
-    HEADS,
-    HUGGING_FACE,
-    POOLER,
-    WeightSource,
-    encoder_sources,
-    head_sources,
-)
 from keras_bert.vocabulary import check_rows
 
 _NEEDED, _KEPT, _LEFT_OUT = "needed", "kept", "left out"
@@ -66,7 +57,7 @@ def write(path: str, checkpoint: Checkpoint, tokenizer: dict | None) -> None:
     write_json(os.path.join(path, CONFIG_FILE), config)
     is_electra = architecture.startswith("Electra")
     prefix = "" if architecture.endswith("Model") else "electra." if is_electra else "bert."
-    outside = (*HEADS, POOLER) if is_electra else HEADS
+    outside = (*weight_names.HEADS, weight_names.POOLER) if is_electra else weight_names.HEADS
     tensors = {
         name if source.path.partition("/")[0] in outside else prefix + name: part
         for source, name, part in checkpoint.foreign_tensors(sources)
@@ -107,18 +98,18 @@ def _architecture(checkpoint: Checkpoint) -> tuple[str, str]:
     return name, pooler
 
 
-def _sources(checkpoint: Checkpoint, has_pooler: bool) -> list[WeightSource]:
+def _sources(checkpoint: Checkpoint, has_pooler: bool) -> list[weight_names.WeightSource]:
     """Returns the rows of the tensors to write; raises InputError if one is missing, or if a tensor has no row."""
-    names = ELECTRA if checkpoint.config.pooler_activation == "gelu" else HUGGING_FACE
-    sources = encoder_sources(names, checkpoint.config.num_layers)
-    sources += [source for head in checkpoint.heads for source in head_sources(names, head)]
+    names = weight_names.ELECTRA if checkpoint.config.pooler_activation == "gelu" else weight_names.HUGGING_FACE
+    sources = weight_names.encoder_sources(names, checkpoint.config.num_layers)
+    sources += [source for head in checkpoint.heads for source in weight_names.head_sources(names, head)]
     unknown = sorted(set(checkpoint.tensors) - {source.path for source in sources})
     if unknown:
         raise InputError(
             f"{checkpoint.source}: holds {', '.join(unknown[:4])}, which has no name in Hugging Face's format. "
             "Expected the weights of a BERT and its heads, neither adapted (LoRA) nor quantized."
         )
-    sources = [source for source in sources if has_pooler or not source.path.startswith(f"{POOLER}/")]
+    sources = [source for source in sources if has_pooler or not source.path.startswith(f"{weight_names.POOLER}/")]
     missing = [source.path for source in sources if source.path not in checkpoint.tensors]
     if missing:
         raise InputError(f"{checkpoint.source}: lacks {', '.join(missing[:4])}. Expected the weights of a BERT.")

@@ -12,17 +12,9 @@ from absl import logging
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.files import read_object, read_optional_json
-from keras_bert.formats import keras_preset
+from keras_bert.formats import keras_model, keras_preset
 from keras_bert.formats.checkpoint import Checkpoint, wrong_shape
 from keras_bert.formats.keras_h5 import check_whole
-from keras_bert.formats.keras_model import (
-    CONFIG_FILE,
-    KERAS_HUB_MASKED_LM,
-    open_model,
-    read_sizes,
-    read_task_settings,
-    registered,
-)
 from keras_bert.formats.keras_preset import read_tokenizer as read_tokenizer
 from keras_bert.formats.weight_names import KERAS_HUB, WeightSource, encoder_sources, head_sources
 
@@ -36,24 +28,24 @@ _FIXED |= {"pooler_activation": "tanh"}
 
 def matches(path: str) -> bool:
     """Tells whether `config.json` is a serialized Keras object; `keras_preset` is asked first."""
-    values = read_optional_json(os.path.join(path, CONFIG_FILE))
+    values = read_optional_json(os.path.join(path, keras_model.CONFIG_FILE))
     return isinstance(values, dict) and "registered_name" in values
 
 
 def read_config(path: str) -> BertConfig:
-    file = os.path.join(path, CONFIG_FILE)
+    file = os.path.join(path, keras_model.CONFIG_FILE)
     values = read_object(file)
-    if not registered(values, BACKBONES):
+    if not keras_model.registered(values, BACKBONES):
         raise InputError(
             f"{file}: expected {keras_preset.BACKBONE} or {BACKBONES[0]}, found {values.get('registered_name')}. "
             "Of Keras models only those with a BERT can be read."
         )
-    return read_sizes(path, BACKBONES, _SIZES, **_FIXED)
+    return keras_model.read_sizes(path, BACKBONES, _SIZES, **_FIXED)
 
 
 def read_settings(path: str) -> dict:
     """Returns the arguments of the task model, if it is one; see `Checkpoint.settings`."""
-    task = read_task_settings(path, read_object(os.path.join(path, CONFIG_FILE)))
+    task = keras_model.read_task_settings(path, read_object(os.path.join(path, keras_model.CONFIG_FILE)))
     return {"task": task} if task else {}
 
 
@@ -61,7 +53,7 @@ def read_settings(path: str) -> dict:
 def open_checkpoint(path: str) -> Iterator[Checkpoint]:
     config, saved = read_config(path), read_settings(path)
     sources = encoder_sources(KERAS_HUB, config.num_layers)
-    with open_model(path, config, sources, BACKBONES[0], _name_of_place) as (tensors, head_settings):
+    with keras_model.open_model(path, config, sources, BACKBONES[0], _name_of_place) as (tensors, head_settings):
         yield Checkpoint("keras_hub", path, config, tensors, head_settings=head_settings, settings=saved)
 
 
@@ -135,7 +127,7 @@ def _task(checkpoint: Checkpoint, backbone, tokenizer):
     """Returns KerasHub's model of the first head that it has too, or None; a warning names the heads left behind."""
     import keras_nlp
 
-    has_its_masked_lm = checkpoint.head_settings.get("masked_lm") == KERAS_HUB_MASKED_LM
+    has_its_masked_lm = checkpoint.head_settings.get("masked_lm") == keras_model.KERAS_HUB_MASKED_LM
     known = ("classification",) if checkpoint.pooling is None else ()
     known += ("masked_lm",) if has_its_masked_lm else ()
     alike = next((head for head in known if head in checkpoint.heads), None)
