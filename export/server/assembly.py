@@ -49,11 +49,7 @@ class RunningServer(NamedTuple):
 
     def served(self) -> list[tuple[str, int]]:
         """Lists the names of the models, each with the version that answers by default."""
-        listed = []
-        for name in self.manager.names():
-            with self.manager.use(name) as servable:
-                listed.append((name, servable.version))
-        return listed
+        return [(servable.name, servable.version) for servable in self.manager.use_each()]
 
 
 def session_config(settings: ServerSettings) -> config_pb2.ConfigProto:

@@ -123,6 +123,12 @@ class ModelManager:
                 record.users -= 1
                 self._end_unused(record)
 
+    def use_each(self) -> Iterator[Servable]:
+        """Yields the highest available version of each model; it stays loaded until the next one is asked for."""
+        for name in self.names():
+            with contextlib.suppress(ServingError), self.use(name) as servable:  # It may just have been unloaded.
+                yield servable
+
     def _find(self, name: str, version: int | None, label: str | None) -> _Version:
         model = self._models.get(name)
         if model and label is not None:

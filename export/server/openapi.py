@@ -4,7 +4,6 @@ Shapes of values follow from the signatures. A version may be put into each path
 `/versions/N` or `/labels/L`; the description is of the version that answers without it.
 """
 
-import contextlib
 import urllib.parse
 from collections.abc import Mapping, Sequence
 
@@ -14,7 +13,6 @@ from export.server import rest_api, search_api
 from export.server.inference import takes_examples
 from export.server.model_manager import ModelManager
 from export.server.servable import Signature
-from export.server.serving_error import ServingError
 from export.signatures import SERVING_DEFAULT
 
 PATH = "/openapi.json"
@@ -88,10 +86,8 @@ def _search_request(names: list[str], properties: Mapping[str, Schema], required
 def document(manager: ModelManager) -> dict:
     """Returns the description, as JSON."""
     paths = _search_paths(manager)
-    for name in manager.names():
-        # The model may just have been unloaded.
-        with contextlib.suppress(ServingError), manager.use(name) as servable:
-            paths |= _paths_of(name, servable.model.signatures)
+    for servable in manager.use_each():
+        paths |= _paths_of(servable.name, servable.model.signatures)
     info = {
         "title": "bert-serve",
         "version": "v1",

@@ -5,13 +5,11 @@ the Content-Security-Policy lets no other script run.
 """
 
 import base64
-import contextlib
 import functools
 import hashlib
 import pathlib
 
 from export.server.model_manager import AVAILABLE, ModelManager
-from export.server.serving_error import ServingError
 
 MODELS_PATH = "/models.json"
 _DIRECTORY = pathlib.Path(__file__).absolute().parent / "page_files"
@@ -54,23 +52,21 @@ def models(manager: ModelManager) -> dict:
     `inputs` and `outputs`, which map a name to `[type, number of dimensions]`.
     """
     entries = []
-    for name in manager.names():
-        # The model may just have been unloaded.
-        with contextlib.suppress(ServingError), manager.use(name) as servable:
-            available = [status.version for status in manager.status(name) if status.state == AVAILABLE]
-            entries.append(
-                {
-                    "name": name,
-                    "version": str(servable.version),
-                    "versions": [str(version) for version in available],
-                    "labels": sorted(manager.labels(name)),
-                    "description": servable.model.description,
-                    "signatures": {
-                        key: {"inputs": _shown(signature.inputs), "outputs": _shown(signature.outputs)}
-                        for key, signature in servable.model.signatures.items()
-                    },
-                }
-            )
+    for servable in manager.use_each():
+        own = [status for name, status in manager.states() if name == servable.name and status.state == AVAILABLE]
+        entries.append(
+            {
+                "name": servable.name,
+                "version": str(servable.version),
+                "versions": [str(status.version) for status in reversed(own)],
+                "labels": sorted(manager.labels(servable.name)),
+                "description": servable.model.description,
+                "signatures": {
+                    key: {"inputs": _shown(signature.inputs), "outputs": _shown(signature.outputs)}
+                    for key, signature in servable.model.signatures.items()
+                },
+            }
+        )
     return {"models": entries}
 
 

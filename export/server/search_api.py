@@ -13,7 +13,6 @@ Shapes: B texts, S sequence, D embedding.
 """
 
 import base64
-import contextlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -78,20 +77,15 @@ def model_name(manager: ModelManager, document: Mapping, find: Callable[[Signatu
 
 def able_models(manager: ModelManager, find: Callable[[Signatures], Any]) -> list[str]:
     """Lists the models in which `find` finds something."""
-    able = []
-    for name in manager.names():
-        with contextlib.suppress(ServingError), manager.use(name) as servable:  # It may just have been unloaded.
-            able += [name] if find(servable.model.signatures) is not None else []
-    return able
+    return [servable.name for servable in manager.use_each() if find(servable.model.signatures) is not None]
 
 
 def list_models(manager: ModelManager) -> dict:
     """Returns OpenAI's list of the models; `created` is when a version was loaded."""
-    models = []
-    for name in manager.names():
-        with contextlib.suppress(ServingError), manager.use(name) as servable:
-            created = int(servable.loaded_at)
-            models.append({"id": name, "object": "model", "created": created, "owned_by": "bert-serve"})
+    models = [
+        {"id": servable.name, "object": "model", "created": int(servable.loaded_at), "owned_by": "bert-serve"}
+        for servable in manager.use_each()
+    ]
     return {"object": "list", "data": models}
 
 
