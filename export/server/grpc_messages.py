@@ -82,18 +82,19 @@ def predict(servable: Servable, request: predict_pb2.PredictRequest, deadline: f
 
 def classify(servable: Servable, request: classification_pb2.ClassificationRequest, deadline: float | None):
     """Answers a `ClassificationRequest`; raises as `Inference.classify`."""
-    spec = _model_spec(servable, request.model_spec.signature_name)
-    asked = Inference(servable, spec.signature_name, deadline, "Classify")
-    result = _classification(asked, _examples(request.input))
-    return classification_pb2.ClassificationResponse(model_spec=spec, result=result)
+    return classification_pb2.ClassificationResponse(**_infer(servable, request, deadline, "Classify", _classification))
 
 
 def regress(servable: Servable, request: regression_pb2.RegressionRequest, deadline: float | None):
     """Answers a `RegressionRequest`; raises as `Inference.regress`."""
+    return regression_pb2.RegressionResponse(**_infer(servable, request, deadline, "Regress", _regression))
+
+
+def _infer(servable: Servable, request: Message, deadline: float | None, api: str, result_of: Callable) -> dict:
+    """Returns the fields of the response to a request with examples."""
     spec = _model_spec(servable, request.model_spec.signature_name)
-    asked = Inference(servable, spec.signature_name, deadline, "Regress")
-    result = _regression(asked, _examples(request.input))
-    return regression_pb2.RegressionResponse(model_spec=spec, result=result)
+    inference = Inference(servable, spec.signature_name, deadline, api)
+    return {"model_spec": spec, "result": result_of(inference, _examples(request.input))}
 
 
 def multi_inference(servable: Servable, request: inference_pb2.MultiInferenceRequest, deadline: float | None):
