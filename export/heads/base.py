@@ -65,7 +65,7 @@ class Head(Answers):
         example_signature: class attribute, the verb that takes `tf.Example`s: "classify", "regress" or None.
         text_inputs: inputs of `serving_default`.
         token_inputs: inputs of `token_ids`, all int32: name -> dimensions behind the batch.
-        padding: the outputs of `serving_default` that are filled up. Servers need it to take batches apart.
+        padding: the padded outputs of `serving_default`, by which servers take batches apart.
         variables: state of the graph besides the model's weights.
         more_models: Keras models in the graph besides the head's own, as served; their weights are stored, too.
         model: as loaded, of any float type, with a BertBackbone inside.

@@ -57,7 +57,7 @@ class ExplainedHead(SequenceHead):
             "starts": "int32 (words): the character of the text at which each starts, then -1",
             "ends": "int32 (words): the character after its last, then -1",
             "shares": f"float (words): what leaving the word out takes from {explained}, then 0.0",
-            "num_words": "int32: how many there are; the others fill up to the most of the batch",
+            "num_words": "int32: how many there are; lists are padded to the longest of the batch",
         }
         if self.num_texts == 2:
             outputs["texts"] = "int32 (words): 0 for a word of `text`, 1 for one of `text_pair`, then -1"
@@ -141,7 +141,7 @@ class LabelSet(LabelSetAnswers, ExplainedHead):
             {
                 "labels": 'string (labels): those that are likely enough, the likeliest first, then ""',
                 "scores": "float (labels): their probabilities, then 0.0",
-                "num_labels": "int32: how many there are; the others fill up to the most of the batch",
+                "num_labels": "int32: how many there are; lists are padded to the longest of the batch",
                 "probabilities": of_all,
             },
             token_outputs={"probabilities": of_all},

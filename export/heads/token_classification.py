@@ -36,7 +36,7 @@ class TokenClassification(EntityAnswers, WordHead):
                 "starts": "int32 (entities): the character of the text at which each starts, then -1",
                 "ends": "int32 (entities): the character after its last, then -1",
                 "scores": "float (entities): mean probability of the tags of its words, then 0.0",
-                "num_entities": "int32: how many there are; the others fill up to the most of the batch",
+                "num_entities": "int32: how many there are; lists are padded to the longest of the batch",
                 "truncated": "bool: whether some of the text was not read",
             },
             token_outputs={

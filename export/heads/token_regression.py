@@ -25,7 +25,7 @@ class TokenRegression(WordScoreAnswers, WordHead):
                 "starts": "int32 (words): the character of the text at which each starts, then -1",
                 "ends": "int32 (words): the character after its last, then -1",
                 "scores": "float (words): the words' numbers, then 0.0",
-                "num_words": "int32: how many there are; the others fill up to the most of the batch",
+                "num_words": "int32: how many there are; lists are padded to the longest of the batch",
                 "truncated": "bool: whether some of the text was not read",
             },
             token_outputs={"scores": "float (sequence): of each token; 0.0 beyond the lengths"},

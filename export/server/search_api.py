@@ -33,7 +33,8 @@ _TEI_RERANK = "/rerank"
 # Where an embedder's vector is: (signature, output), the first that a model has.
 _VECTORS = (("embed", "embedding"), (SERVING_DEFAULT, "embedding"), (SERVING_DEFAULT, "mean"))
 _PAIR = {"text", "text_pair"}
-_MOST_TOKENS = 8192  # A list of token ids has no more: all are filled up to the longest, and no encoder reads as many.
+# Of token ids in one list: all lists are padded to the longest, and no encoder reads as many.
+_MOST_TOKENS = 8192
 
 Signatures = Mapping[str, Signature]
 
@@ -151,7 +152,7 @@ def _texts(values: Sequence, name: str) -> np.ndarray:
 
 
 def _token_arrays(servable: Servable, rows: list) -> dict[str, np.ndarray]:
-    """Returns the inputs of `token_ids`, filled up to the longest row.
+    """Returns the inputs of `token_ids`, padded to the longest row.
 
     OpenAI's own clients may send ids of a vocabulary of OpenAI's. Its ids are too high, or begin with no [CLS]: such a
     request is refused, where the description of the model has that id.

@@ -1,4 +1,4 @@
-"""What a trained model answers to texts. The graphs of exports and `answer` of the task models decode by it alike.
+"""Decodes a trained model's outputs into answers to texts, in the graphs of exports and for `answer` of the models.
 
 Shapes: B batch, S sequence.
 """
@@ -17,24 +17,24 @@ from keras_bert.answers.pieces import in_pieces
 from keras_bert.encoder.heads import PoolTokens
 from keras_bert.tokenization.preprocessor import BertPreprocessor
 
-_ROWS = 256  # Read at once in Python. `in_pieces` bounds what the encoder makes of them.
+_ROWS = 256  # Per call from Python. The encoder's memory is bounded by `in_pieces`.
 
 Axes = tuple[str | int, ...]  # Dimensions behind the batch: a fixed size, or the name of a free one.
 
 
 class TokenOutput(NamedTuple):
-    """One float output that every target computes from token ids, by the following steps in this order.
+    """A float output that every target computes from token ids, by these steps in this order.
 
     Attributes:
         axes: dimensions behind the batch.
-        source: which of the Keras model's outputs to start from; None: its only one.
+        source: name of the Keras model's output to start from; None: its only output.
         pool: as in `PoolTokens`, "mean" averages over the real tokens, "cls" takes the first one; None leaves the
             sequence.
         column: index along the last axis, which then goes away; None keeps all columns.
         softmax: whether to apply softmax to the last axis.
         sigmoid: whether to apply the sigmoid to each number.
         padding: value at positions beyond a row's length; None leaves what the model computes there.
-        temperature: divides the logits, before the softmax.
+        temperature: divides the logits before the softmax.
     """
 
     axes: Axes
@@ -47,7 +47,7 @@ class TokenOutput(NamedTuple):
     temperature: float = 1.0
 
     def of(self, outputs, padding_mask: tf.Tensor) -> tf.Tensor:
-        """Builds the graph from the Keras model's outputs and padding mask, int32 (B, S), to this output."""
+        """Computes this output, float32 (B, *axes), from the Keras model's outputs and padding mask, int32 (B, S)."""
         value = outputs if self.source is None else outputs[self.source]
         if self.pool is not None:
             value = PoolTokens(self.pool, dtype="float32")(value, padding_mask)
@@ -66,10 +66,10 @@ class Answers(abc.ABC):
     """The answers of a trained model of one task, as ops.
 
     Attributes:
-        text_inputs: what it reads, all strings: name -> dimensions behind the batch.
-        padding: the outputs that are filled up to the batch's longest row: `values` has what fills each, and `count`
-            names the output with the length of each row. They have at least one column. Empty: no output is filled up.
-        token_outputs: the outputs that other targets (ONNX, LiteRT) compute from the same token ids.
+        text_inputs: its inputs, all strings: name -> dimensions behind the batch.
+        padding: the outputs that are padded to the batch's longest row, which has at least one column: `values` maps
+            each to its padding value, and `count` names the output that holds each row's length. Empty: none is padded.
+        token_outputs: the outputs that other targets (ONNX, LiteRT) compute from token ids.
         model: holds a BertBackbone.
         preprocessor: tokenizer and `sequence_length`. The graph pads to the batch's longest whatever `pad_to_longest`.
     """
@@ -84,19 +84,19 @@ class Answers(abc.ABC):
 
     @abc.abstractmethod
     def answer_texts(self, model: keras.Model, texts: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Builds the graph from texts, `text_inputs` by name, to the answer.
+        """Builds the graph from texts, string (B, *dimensions) by the names of `text_inputs`, to the answer.
 
         Like `answer_token_ids`, it runs the model by `keras_bert.answers.pieces.in_pieces`, which bounds the memory.
         """
 
     def answer_token_ids(self, model: keras.Model, encoded: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Builds the graph from the encoder's inputs, checked, and further `token_inputs` to the outputs."""
+        """Builds the graph from the encoder's inputs, int32 (B, S) and checked, to the answer."""
         return in_pieces(model, encoded, self.answer)
 
     def answer(self, outputs, encoded: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Builds the graph from the model's outputs (and its inputs) to the answer to token ids, each row by itself.
+        """Builds the graph from the model's outputs and inputs to the answer to token ids, each row by itself.
 
-        By default these are `token_outputs`.
+        By default the answer is `token_outputs`.
         """
         return {name: output.of(outputs, encoded["padding_mask"]) for name, output in self.token_outputs.items()}
 
@@ -109,24 +109,24 @@ class Answers(abc.ABC):
             inputs: list of str, a batch of each of `text_inputs`, as a tuple if there are several; or one row of them.
 
         Returns:
-            A dict for each row, or for the one: each output as a Python value, without what fills up.
+            A dict for each row, or for the one row: each output as a Python value, without padding.
 
         Raises:
-            ValueError: `inputs` are not texts, or not batches of that number, shape and size.
+            ValueError: `inputs` are not texts, or their number, shapes or sizes are not those of `text_inputs`.
         """
         columns, is_one = self._columns(inputs)
         rows = [row for outputs in self.batches(columns) for row in self._rows_of(outputs)]
         return rows[0] if is_one else rows
 
     def arrays(self, inputs) -> dict[str, np.ndarray]:
-        """Answers texts, `inputs` as in `rows`: each output for all rows, or for the one. None may be filled up."""
+        """Answers texts as `rows` does, each output as one array of all rows; no output may be padded."""
         columns, is_one = self._columns(inputs)
         batches = list(self.batches(columns))
         outputs = {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
         return {name: values[0] for name, values in outputs.items()} if is_one else outputs
 
     def batches(self, columns: dict[str, tf.Tensor]) -> Iterator[dict[str, np.ndarray]]:
-        """Yields the outputs for some rows after others; without rows, those for none."""
+        """Yields the outputs of batch after batch; without rows, those of one empty batch."""
         for start in range(0, max(len(next(iter(columns.values()))), 1), _ROWS):
             texts = {name: column[start : start + _ROWS] for name, column in columns.items()}
             yield {name: values.numpy() for name, values in self._run(texts).items()}
@@ -141,7 +141,7 @@ class Answers(abc.ABC):
         return tf.function(run, input_signature=[specs], autograph=False)
 
     def _columns(self, inputs) -> tuple[dict[str, tf.Tensor], bool]:
-        """Returns the batches of texts by name, and whether they are one row alone."""
+        """Returns the columns of texts by name, and whether `inputs` are a single row."""
         sizes = {name: ("batch", *axes) for name, axes in self.text_inputs.items()}
         expected = f"`inputs` must be texts of the shapes {sizes}, pairs a tuple of two batches."
         try:
@@ -176,12 +176,12 @@ class Answers(abc.ABC):
 
 
 def gives_logits(model: keras.Model, activation: Callable = keras.activations.softmax) -> bool:
-    """Tells whether an activation must follow: it does unless the model's last layer has it."""
+    """Tells whether a model's outputs are logits: its last layer does not apply the activation."""
     return getattr(model.layers[-1], "activation", None) is not activation
 
 
 def plain_values(values: np.ndarray) -> list:
-    """Returns Python values: str, and of a float32 the decimals that tell it from others."""
+    """Converts to Python values: bytes to str, and each float32 to the shortest decimal that denotes it."""
     if values.dtype == object:
         values = np.frompyfunc(lambda text: text.decode("utf-8", "replace"), 1, 1)(values)
     elif values.dtype.kind == "f":

@@ -1,7 +1,7 @@
-"""How much each word of a text has to do with a classifier's answer.
+"""Explains a classifier's answer by the share that each word of the text has in it.
 
-What is explained is the score of a regressor, or the log-odds of a label: log(p / (1 - p)). A word's share is what it
-adds to that.
+The explained number is a regressor's score, or a label's log-odds, log(p / (1 - p)). A word's share is what the word
+adds to that number.
 
 Shapes: B texts, S sequence, N words of all texts, C classes, K steps of an integral, T rows (see packing.py), H hidden.
 """
@@ -31,7 +31,7 @@ Tensors = Mapping[str, tf.Tensor]
 
 
 class Places(NamedTuple):
-    """Where words stand in the sequences that the model reads, int64 [N] each.
+    """The positions of words in the sequences that the model reads, int64 [N] each.
 
     Attributes:
         rows: texts.
@@ -44,12 +44,12 @@ class Places(NamedTuple):
 
 
 class Explanations(Answers):
-    """The words of each text, or pair of texts, with their shares in the answer; words as in `WordAnswers`.
+    """Lists the words of each text, or pair of texts, with their shares in the answer; words as in `WordAnswers`.
 
-    Words behind the tokens that the model reads are not listed.
+    Words beyond the tokens that the model reads are not listed.
 
     Args:
-        answers: what is explained, of a classifier or regressor.
+        answers: the answers to explain, of a classifier or regressor.
         label: int, the class to explain; None: the most probable one of each text.
     """
 
@@ -58,22 +58,22 @@ class Explanations(Answers):
         self.answers, self.label = answers, label
         self.labels = getattr(answers, "labels", None)
         self.text_inputs = answers.text_inputs
-        fillings = {"words": "", "starts": -1, "ends": -1, "shares": 0.0}
-        self.padding = {"count": "num_words", "values": fillings | ({"texts": -1} if len(self.text_inputs) > 1 else {})}
+        paddings = {"words": "", "starts": -1, "ends": -1, "shares": 0.0}
+        self.padding = {"count": "num_words", "values": paddings | ({"texts": -1} if len(self.text_inputs) > 1 else {})}
 
     @abc.abstractmethod
     def shares(self, outputs: tf.Tensor, encoded: Tensors, label: tf.Tensor, places: Places) -> tf.Tensor:
         """Builds the graph to the shares, float32 [N].
 
         Args:
-            outputs: float32, of the model for what `sequences` returned.
+            outputs: float32, the model's outputs for the sequences that `sequences` returned.
             encoded: the encoder's inputs, int32 [B, S].
             label: int32 [B], classes.
-            places: of the words.
+            places: positions of the words.
         """
 
     def sequences(self, encoded: Tensors, places: Places) -> Tensors:
-        """Returns the sequences to run the model on, int32 [B or more, S]: those of the texts, and others behind."""
+        """Returns the sequences to run the model on, int32 [B or more, S]: those of the texts come first."""
         del places
         return encoded
 
@@ -99,25 +99,25 @@ class Explanations(Answers):
             label = tf.fill([num_texts], self.label)
         columns["shares"] = self.shares(outputs, encoded, label, places)
         table = Table(places.rows, tf.cast(num_texts, tf.int64))
-        filled = {name: table(columns[name], filling) for name, filling in self.padding["values"].items()}
-        (of,) = self.answers.token_outputs.values()
-        values = of.of(outputs[:num_texts], encoded["padding_mask"])
+        padded = {name: table(columns[name], padding) for name, padding in self.padding["values"].items()}
+        (output,) = self.answers.token_outputs.values()
+        values = output.of(outputs[:num_texts], encoded["padding_mask"])
         named = {"score": values}
         if self.labels:
             names, score = tf.constant(self.labels), tf.gather(values, label, batch_dims=1)
             named = {"label": tf.gather(names, label), "score": score}
-        return {**named, **filled, self.padding["count"]: table.counts}
+        return {**named, **padded, self.padding["count"]: table.counts}
 
     def explained(self, outputs: tf.Tensor, label: tf.Tensor) -> tf.Tensor:
-        """Returns the scores or log-odds that are explained: outputs [B, C] and classes int32 [B] to float32 [B]."""
+        """Returns the scores or log-odds to explain: outputs [B, C] and classes int32 [B] to float32 [B]."""
         if not self.labels:
             return outputs[:, 0]
-        is_several = isinstance(self.answers, LabelSetAnswers)
-        activation = keras.activations.sigmoid if is_several else keras.activations.softmax
+        is_multi_label = isinstance(self.answers, LabelSetAnswers)
+        activation = keras.activations.sigmoid if is_multi_label else keras.activations.softmax
         is_logits = gives_logits(self.answers.model, activation)
         temperature = getattr(self.answers, "temperature", 1.0)
         logits = outputs / temperature if is_logits else tf.math.log(tf.maximum(outputs, _LEAST))
-        if is_several:
+        if is_multi_label:
             others = tf.zeros_like(outputs) if is_logits else tf.math.log(tf.maximum(1.0 - outputs, _LEAST))
             return tf.gather(logits - others, label, batch_dims=1)
         is_label = tf.one_hot(label, len(self.labels), True, False, dtype=tf.bool)
@@ -125,7 +125,7 @@ class Explanations(Answers):
         return tf.gather(logits, label, batch_dims=1) - others
 
     def _find_words(self, texts: Tensors, encoded: Tensors) -> tuple[Places, dict[str, tf.Tensor]]:
-        """Returns the words that the model reads, in the order of the texts, and what is listed of each."""
+        """Returns the positions of the words that the model reads, text after text, and the columns listed for them."""
         tokenizer, longest = self.preprocessor.tokenizer, self.preprocessor.sequence_length
         limits, listed = _text_limits(encoded, len(texts)), []
         for number, (text, begin, limit) in enumerate(zip(texts.values(), limits, limits[1:], strict=False)):
@@ -151,9 +151,9 @@ class Explanations(Answers):
 
 
 class LeaveOutExplanations(Explanations):
-    """A word's share is the score of the text less that of the text without the word, whose tokens are left out.
+    """A word's share is the score of the text less that of the text without the word's tokens.
 
-    It needs no gradients, and a sequence for each word.
+    It takes one more sequence for each word, and no gradients.
     """
 
     def sequences(self, encoded, places):

@@ -15,7 +15,7 @@ from keras_bert.answers.ties import settle_ties
 from keras_bert.errors import InputError
 from keras_bert.tokenization.preprocessor import BertPreprocessor
 
-# Masks whose logits are held at a time: 31 MB for a vocabulary of 30,522, however many masks a batch has.
+# Masks whose logits are in memory at a time: 31 MB for a vocabulary of 30,522.
 _MASKS_AT_A_TIME = 256
 # Logarithms of probabilities that differ by no more are equal: the token with the lower id comes first.
 _TIE = 1e-4
@@ -70,7 +70,7 @@ class MaskAnswers(Answers):
         """Finds ids and probabilities [R, K] of the best tokens at `rows` [R] of `states` [1, B * S, H], in parts."""
         head, size = model.get_layer("masked_lm"), self.preprocessor.tokenizer.vocabulary_size()
 
-        def some(start, ids, probabilities):
+        def add_part(start, ids, probabilities):
             logits = head(states, mask_positions=rows[tf.newaxis, start : start + _MASKS_AT_A_TIME])[0]
             # The table may have more rows than the vocabulary has tokens. These rows count, but have no name.
             best, best_ids = tf.math.top_k(tf.nn.softmax(logits)[:, :size], self.top_k)
@@ -81,7 +81,7 @@ class MaskAnswers(Answers):
 
         state = (0, tf.zeros([0, self.top_k], tf.int32), tf.zeros([0, self.top_k]))
         shapes = (tf.TensorShape([]), *[tf.TensorShape([None, self.top_k])] * 2)
-        return tf.while_loop(lambda start, *_: start < tf.size(rows), some, state, shapes)[1:]
+        return tf.while_loop(lambda start, *_: start < tf.size(rows), add_part, state, shapes)[1:]
 
 
 def _check_positions(mask_positions: tf.Tensor, padding_mask: tf.Tensor) -> tf.Operation:

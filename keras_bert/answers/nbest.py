@@ -141,7 +141,7 @@ def _null_logits(windows: Windows, logits: tf.Tensor, num_rows: tf.Tensor) -> tf
 
 
 class Listed:
-    """The n-best lists, filled up with "", -1 and 0.0.
+    """The n-best lists, padded with "", -1 and 0.0.
 
     Args:
         candidates: the answers to list, of B questions.

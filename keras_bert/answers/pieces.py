@@ -1,4 +1,4 @@
-"""Runs a model on many sequences, some at a time, in the graph, so that their number does not decide about memory.
+"""Runs a model on many sequences in pieces, in the graph, so that memory does not grow with their number.
 
 Shapes: B rows, K sequences in a row, S sequence.
 """
@@ -33,7 +33,7 @@ def in_pieces(
         encoded: the model's inputs, int32 [B, S] or [B, K, S] with a fixed K, and more columns of B rows.
         answer: makes named tensors of the model's outputs and inputs, each row by itself. What it returns is kept for
             all rows, so it must be smaller than the states of all tokens.
-        num_kept: of how many layers the arrays live at a time; a gradient needs those of all.
+        num_kept: number of layers whose arrays live at a time; a gradient needs those of all layers.
     """
     backbone = find_backbone(model)
     specs = {name: tf.TensorSpec([None, *value.shape[1:-1], None], value.dtype) for name, value in encoded.items()}
@@ -43,23 +43,23 @@ def in_pieces(
         rows = {name: tf.ensure_shape(values, specs[name].shape) for name, values in rows.items()}
         return answer(model({name: rows[name] for name in _INPUTS}, training=False), rows)
 
-    some = tf.function(answer_piece, input_signature=[specs], autograph=False).get_concrete_function()
+    run_piece = tf.function(answer_piece, input_signature=[specs], autograph=False).get_concrete_function()
     # The ops of a loop cost time even if it is not entered. Not inlined, they are one op.
     loop = tf.function(
-        lambda rows: _loop(some, rows, backbone, num_kept),
+        lambda rows: _loop(run_piece, rows, backbone, num_kept),
         input_signature=[specs],
         autograph=False,
         experimental_attributes={"_noinline": True},
     )
     shape = tf.shape(encoded["padding_mask"])
     fits = shape[0] <= _most_rows(encoded, shape[-1], backbone, num_kept)  # So does an empty batch.
-    outputs = tf.cond(fits, lambda: some(dict(encoded)), lambda: loop(dict(encoded)))
+    outputs = tf.cond(fits, lambda: run_piece(dict(encoded)), lambda: loop(dict(encoded)))
     # Without a rank TensorFlow's optimizer warns of a softmax that follows, at every log level.
-    return {name: tf.ensure_shape(value, some.structured_outputs[name].shape) for name, value in outputs.items()}
+    return {name: tf.ensure_shape(value, run_piece.structured_outputs[name].shape) for name, value in outputs.items()}
 
 
 def _most_rows(encoded: Tensors, longest: tf.Tensor, backbone: BertBackbone, num_kept: int) -> tf.Tensor:
-    """Returns how many rows are a piece, if the longest of their sequences has so many tokens: int32, at least 1."""
+    """Returns the number of rows in a piece whose longest sequence has `longest` tokens: int32, at least 1."""
     mask = encoded["padding_mask"]
     inner = longest * tf.maximum(longest * backbone.num_heads, backbone.intermediate_dim)  # Scores, or inner units.
     states = tf.shape(mask)[-1] * backbone.hidden_dim  # With padding, as the head reads them.
@@ -67,19 +67,19 @@ def _most_rows(encoded: Tensors, longest: tf.Tensor, backbone: BertBackbone, num
     return tf.maximum(MOST_NUMBERS // (num_sequences * num_kept) // tf.maximum(inner, states), 1)
 
 
-def _loop(some: Callable, encoded: Tensors, backbone: BertBackbone, num_kept: int) -> dict[str, tf.Tensor]:
+def _loop(run_piece: Callable, encoded: Tensors, backbone: BertBackbone, num_kept: int) -> dict[str, tf.Tensor]:
     mask = encoded["padding_mask"]
     lengths = tf.reduce_max(tf.reshape(tf.reduce_sum(mask, axis=-1), [tf.shape(mask)[0], -1]), axis=1)
     order = tf.argsort(lengths, direction="DESCENDING", stable=True)
 
     def add_piece(start, number, done):
         limit = start + _most_rows(encoded, lengths[order[start]], backbone, num_kept)
-        piece = some({name: tf.gather(values, order[start:limit]) for name, values in encoded.items()})
+        piece = run_piece({name: tf.gather(values, order[start:limit]) for name, values in encoded.items()})
         return limit, number + 1, {name: array.write(number, piece[name]) for name, array in done.items()}
 
     arrays = {
         name: tf.TensorArray(spec.dtype, size=0, dynamic_size=True, infer_shape=False, element_shape=spec.shape)
-        for name, spec in some.structured_outputs.items()
+        for name, spec in run_piece.structured_outputs.items()
     }
     state = (tf.constant(0), tf.constant(0), arrays)
     *_, done = tf.while_loop(

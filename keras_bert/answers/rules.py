@@ -1,4 +1,4 @@
-"""What decoding in Python (`tasks`) and decoding in the graph have in common.
+"""Constants and rules that decoding in Python (`tasks`) and decoding in the graph share.
 
 This module does not import TensorFlow.
 """
@@ -33,11 +33,11 @@ def check_stride(max_seq_length: int, doc_stride: int | None) -> int:
 
 # === Texts of any length ===
 
-# What becomes of a text that is longer than a sequence: its end is cut off; its middle is left out; or it is read in
-# windows, whose outputs are averaged, or of which each takes the largest.
+# How a text longer than a sequence is read: without its end; without its middle; or in windows, whose outputs are
+# averaged, or of which the largest of each component counts.
 LONG_TEXTS = ("truncate", "head_tail", "mean", "max")
 POOLED = LONG_TEXTS[2:]
-MOST_TOKENS = 8192  # That are read of a text by default.
+MOST_TOKENS = 8192  # Tokens of a text that are read by default.
 
 # === Prompts ===
 
@@ -46,7 +46,7 @@ PASSAGE_PROMPTS = ("document", "passage", "corpus")  # As sentence-transformers 
 
 
 def search_prompts(prompts: Mapping[str, str]) -> tuple[str, str]:
-    """Returns the names of those of an embedder's prompts that stand before queries and passages; "" for none."""
+    """Returns the names of an embedder's prompts for queries and for passages; "" for none."""
     passage = next((name for name in PASSAGE_PROMPTS if prompts.get(name)), "")
     return QUERY_PROMPT if prompts.get(QUERY_PROMPT) else "", passage
 

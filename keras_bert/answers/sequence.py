@@ -22,8 +22,8 @@ class SequenceAnswers(Answers):
 
     Attributes:
         num_texts: 1, or 2 for a model of text pairs.
-        long_text: str, one of `LONG_TEXTS`: what becomes of a text that is too long. Pairs are truncated.
-        max_tokens: int, how many tokens of a text are read, where it is not truncated; None: `MOST_TOKENS`.
+        long_text: str, one of `LONG_TEXTS`: how a text that is too long is read. Pairs are truncated.
+        max_tokens: int, tokens of a text that are read where it is not truncated; None: `MOST_TOKENS`.
 
     Raises:
         ValueError: the settings do not fit together.
@@ -63,7 +63,7 @@ class SequenceAnswers(Answers):
         return self.long_texts(text)
 
     def pool(self, outputs: tf.Tensor, rows: tf.Tensor, shape: tf.Tensor) -> tf.Tensor:
-        """Makes an output of each text, [B, C], of those of its windows; see `pool_windows`."""
+        """Pools the outputs for each text's windows into one, [B, C]; see `pool_windows`."""
         return pool_windows(self.model, outputs, rows, shape, self.long_text) if self.long_text in POOLED else outputs
 
     def encode_in_graph(self, texts: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
@@ -190,7 +190,7 @@ class LabelSetAnswers(SequenceAnswers):
         return self.choose(super().answer_texts(model, texts))
 
     def choose(self, answer: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Adds the labels that reach their thresholds to the `probabilities`, filled up to the most of a row."""
+        """Adds the labels that reach their thresholds to the `probabilities`, padded to the row with the most."""
         probabilities = answer["probabilities"]  # [B, C]
         is_chosen = probabilities >= tf.constant(self.thresholds, tf.float32)
         scores, order = tf.math.top_k(tf.where(is_chosen, probabilities, -1.0), len(self.labels))

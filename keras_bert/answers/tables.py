@@ -1,6 +1,6 @@
-"""Lays out the values of several texts in one rectangle, in the graph.
+"""Lays out the values of several texts as a padded table, in the graph.
 
-Shapes: B texts, X values of all texts, M values of the text that has most, at least 1.
+Shapes: B texts, X values of all texts, M values of the text with the most values, at least 1.
 """
 
 import tensorflow as tf
@@ -25,6 +25,6 @@ class Table:
         place = tf.range(tf.size(rows, tf.int64)) - bisect(rows, rows)
         self._places = tf.stack([rows, place], axis=1)
 
-    def __call__(self, values: tf.Tensor, filling) -> tf.Tensor:
-        """Returns `values` [X] as [B, M], `filling` behind a text's last."""
-        return tf.tensor_scatter_nd_update(tf.fill(self._shape, filling), self._places, values)
+    def __call__(self, values: tf.Tensor, padding) -> tf.Tensor:
+        """Returns `values` [X] as [B, M], each row padded with `padding`."""
+        return tf.tensor_scatter_nd_update(tf.fill(self._shape, padding), self._places, values)

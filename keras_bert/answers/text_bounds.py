@@ -1,4 +1,4 @@
-"""The beginning of every head's served graph: bounds the cost of tokenizing texts, and checks token ids.
+"""Bounds the cost of tokenizing texts, and checks token ids: the beginning of every head's served graph.
 
 The graph uses only ops that TensorFlow Serving links, and no fixed length: a batch is as long as its longest row.
 

@@ -23,7 +23,7 @@ _DEFAULT_WINDOWS = 8
 
 
 class WindowedAnswers(Answers):
-    """Cuts a long text into windows, each a sequence for the model; see `Answers`.
+    """Answers to long texts, which are cut into windows, each a sequence for the model; see `Answers`.
 
     Attributes:
         doc_stride: int, tokens from the start of one window to that of the next.
@@ -49,7 +49,7 @@ class WindowedAnswers(Answers):
 
     @property
     def read_part(self) -> str:
-        """The limit on the part of a text that is read, in words."""
+        """Describes the part of a text that is read."""
         return f"at most {self.max_tokens} tokens, and {BYTES_PER_TOKEN * self.max_tokens} bytes, are read"
 
     @abc.abstractmethod
@@ -72,7 +72,7 @@ class WindowedAnswers(Answers):
         Args:
             texts: string [B].
             rooms: int64 [B] or scalar, tokens of a text that one of its windows holds.
-            queries: int32 ragged [B, None], what stands before the text in each window; None: nothing does.
+            queries: int32 ragged [B, None], tokens before the text in each window; None: there are none.
 
         Returns:
             (`SourceText`, `Windows`, `Layout`).
@@ -93,7 +93,7 @@ class WordAnswers(WindowedAnswers):
     window where that token has most context, as in `tasks.text.word_windows`. A served text has no other documents
     around it, even if the model was trained with such context.
 
-    An answer lists spans of the text, words or entities, in their order, filled up to the longest list of the batch.
+    An answer lists spans of the text, words or entities, in their order, padded to the longest list of the batch.
 
     Args:
         model: encoder inputs to logits [B, S, C].
@@ -103,7 +103,7 @@ class WordAnswers(WindowedAnswers):
 
     Attributes:
         listed: class attribute, what an answer lists, such as "words"; it names the output of their texts.
-        columns: class attribute, the outputs besides texts, starts and ends: name -> what fills up a list.
+        columns: class attribute, the outputs besides texts, starts and ends: name -> padding value.
     """
 
     listed: str
@@ -111,8 +111,8 @@ class WordAnswers(WindowedAnswers):
 
     def __init__(self, model: keras.Model, preprocessor: BertPreprocessor, doc_stride: int | None = None, **settings):
         super().__init__(model, preprocessor, check_stride(preprocessor.sequence_length, doc_stride), **settings)
-        fillings = {self.listed: "", "starts": -1, "ends": -1, **self.columns}
-        self.padding = {"count": f"num_{self.listed}", "values": fillings}
+        paddings = {self.listed: "", "starts": -1, "ends": -1, **self.columns}
+        self.padding = {"count": f"num_{self.listed}", "values": paddings}
 
     @abc.abstractmethod
     def answer_words(self, words: Words, logits: tf.Tensor) -> tuple[Words | Entities, dict[str, tf.Tensor]]:
@@ -129,8 +129,8 @@ class WordAnswers(WindowedAnswers):
             columns[self.listed] = cut_texts(source.codes, spans.starts, spans.ends)
             columns |= {name: source.offsets(getattr(spans, name), spans.rows) for name in ("starts", "ends")}
             table = Table(spans.rows, tf.size(source.texts, tf.int64))
-            filled = {name: table(columns[name], filling) for name, filling in self.padding["values"].items()}
-            return {**filled, self.padding["count"]: table.counts, "truncated": source.truncated}
+            padded = {name: table(columns[name], padding) for name, padding in self.padding["values"].items()}
+            return {**padded, self.padding["count"]: table.counts, "truncated": source.truncated}
 
         return answer
 

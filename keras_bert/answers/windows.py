@@ -1,4 +1,4 @@
-"""Windows over texts of any length, in the graph: cuts them, lays them out, pools what the model makes of them.
+"""Windows over texts of any length, in the graph: cuts them, lays them out, pools the model's outputs for them.
 
 Handles all windows of a batch at once, as `tasks.squad.windows` and `tasks.text.word_windows` handle them one by one.
 
@@ -54,7 +54,7 @@ def cut_windows(lengths: tf.Tensor, rooms: tf.Tensor, stride: int, of_empty: int
     Args:
         lengths: int64 [B], tokens of each text.
         rooms: int64 [B], tokens that one of its windows holds, at least 1.
-        stride: int; no more than the room is used, or tokens between two windows would be in neither.
+        stride: int; at most the room counts, or tokens between two windows would be in neither.
         of_empty: windows of a text without tokens, 0 or 1.
     """
     strides = tf.minimum(tf.cast(stride, tf.int64), rooms)
@@ -175,7 +175,7 @@ class LongTexts:
 def list_windows(features: Mapping[str, tf.Tensor]) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
     """Turns texts of at most K windows, int32 [..., K, S], into their windows, [W, S], and the text of each, int64 [W].
 
-    Windows without tokens only fill up the K.
+    Windows without tokens are padding.
     """
     flat = {name: tf.reshape(ids, [-1, *tf.unstack(tf.shape(ids)[-2:])]) for name, ids in features.items()}
     is_window = flat["padding_mask"][..., 0] > 0
@@ -183,10 +183,10 @@ def list_windows(features: Mapping[str, tf.Tensor]) -> tuple[dict[str, tf.Tensor
 
 
 def pool_windows(model: keras.Model, outputs: tf.Tensor, rows: tf.Tensor, shape: tf.Tensor, pooling: str) -> tf.Tensor:
-    """Makes one output of those of a text's windows; of unit vectors it is one, too.
+    """Pools the outputs for a text's windows into one output; unit vectors are pooled into a unit vector.
 
     Args:
-        model: gave the outputs.
+        model: the model that gave the outputs.
         outputs: float [W, C].
         rows: int64 [W], the text of each window.
         shape: int32, of the batch of texts, such as [B].

@@ -63,7 +63,7 @@ class BertTask:
     # === Answers ===
 
     def answer(self, inputs, **settings):
-        """Answers texts as the model's export does (`serving_default`), without what fills up batches.
+        """Answers texts as the model's export does (`serving_default`), without padding.
 
         The first call, and one with other settings, traces a graph, which takes seconds.
 
