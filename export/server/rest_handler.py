@@ -148,7 +148,8 @@ class RestHandler(http.server.BaseHTTPRequestHandler):
             try:
                 body, deadline = self._read_body(take), time.monotonic() + self._timeout
                 self._check_host()
-                is_asked_for = self.path.lower().startswith("/v1/") or search_api.RERANK.fullmatch(self.path)
+                path = self.path.partition("?")[0]
+                is_asked_for = path.lower().startswith("/v1/") or search_api.RERANK.fullmatch(path)
                 if self.command == "OPTIONS" and is_asked_for:
                     return self._preflight()
                 # Status and metrics, which matter most when the server is full, are always admitted.

@@ -92,7 +92,7 @@ def test_health_the_page_and_preflights_need_no_key(server):
     assert ask(server, "GET", "/health")[0] == 200
     status, _, page = ask(server, "GET", "/?model=toy")
     assert status == 200 and "<html" in page
-    for path in ("/v1/models/toy:predict", "/v1/embeddings", "/rerank", "/v2/rerank"):
+    for path in ("/v1/models/toy:predict", "/v1/embeddings", "/rerank", "/rerank?from=page", "/v2/rerank"):
         status, headers, _ = ask(server, "OPTIONS", path, Origin="https://example.com")
         assert status == 200 and "Authorization" in headers["Access-Control-Allow-Headers"]
 
