@@ -55,12 +55,12 @@ _HUGGING_FACE_MARKS = ("model_type", "architectures", "transformers_version", "_
 _AT_BERT = {"position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False}
 _AT_ELECTRA = {"summary_type": "first", "summary_use_proj": True, "summary_activation": "gelu"}
 _NO_BERT = "This is no BERT encoder."
-# What Hugging Face calls a model that computes as BERT does, by its pooler: the dense layer between [CLS] and the
-# logits of a class, which DistilBERT's and ELECTRA's heads own, and their encoders lack.
+# Hugging Face's types of models that compute as BERT does, with the activation of the pooler: the dense layer between
+# [CLS] and a classifier's logits, which belongs to the heads of DistilBERT and ELECTRA, not to their encoders.
 _POOLERS = {"bert": "tanh", "distilbert": "relu", "electra": "gelu"}
 
 
-# A configuration alone decides how much memory is taken, before the weights show that they have other sizes.
+# Memory is allocated by the configuration alone, before the weights show that they have other sizes.
 _MOST = {"num_layers": 1000, "max_sequence_length": 2**20}  # DeepNet (Wang et al. 2022) has 1000 layers.
 _MOST_OTHERS = 2**31 - 1  # Ids are int32.
 
@@ -188,13 +188,13 @@ class BertConfig:
     def from_json_file(cls, path: str, at_hugging_face: bool | None = None) -> "BertConfig":
         """Reads google-research/bert's `bert_config.json` or Hugging Face's `config.json`.
 
-        `"gelu"` means the tanh form in one and the erf form in the other. Of Hugging Face's models DistilBERT, and
-        ELECTRA whose embeddings are as wide as its layers, are BERT by another name.
+        `"gelu"` means the tanh form in the former and the erf form in the latter. DistilBERT is BERT by another name,
+        and so is an ELECTRA whose embeddings are as wide as its layers.
 
         Args:
-            path: of the file.
-            at_hugging_face: bool, whether it is Hugging Face's. None decides by the content: Hugging Face's names its
-                `model_type`.
+            path: path of the file.
+            at_hugging_face: bool, whether it is Hugging Face's. None: decide by the content, since Hugging Face's names
+                its `model_type`.
 
         Raises:
             InputError: a required key is missing, a value is out of range, the activation is unknown, or the model is
@@ -228,14 +228,14 @@ class BertConfig:
         refuses the word (modeling.py:314) instead of computing the wrong function; Hugging Face's and ours know it.
 
         Raises:
-            InputError: the attention goes left to right, which neither format can express.
+            InputError: `attention` is `"left_to_right"`, which neither format can express.
         """
         if self.activation == "gelu":
             return {"model_type": "bert", **self._to_foreign(_ACTIVATION_AT_HUGGING_FACE), "hidden_act": "gelu_python"}
         return self._to_foreign(_ACTIVATION_AT_GOOGLE)
 
     def to_hugging_face(self) -> dict:
-        """Returns the encoder's part of Hugging Face's `config.json`, with ELECTRA's `model_type` if so is the pooler.
+        """Returns the encoder's part of Hugging Face's `config.json`; the `model_type` follows the pooler's activation.
 
         Raises:
             InputError: as `to_google`.

@@ -7,7 +7,7 @@ _REPR.maxlevel, _REPR.maxstring, _REPR.maxother = 2, 200, 200
 
 
 class InputError(ValueError):
-    """Something that a user gave is wrong, and the message says what, where and how to cure it.
+    """Input from the user is wrong; the message says what is wrong, where, and how to cure it.
 
     The commands print the message as one line and exit with status 1, without a traceback; library users
     may catch it as a `ValueError`. A message names the file and, where there is one, the line or record
@@ -22,7 +22,7 @@ def first_line(error: Exception) -> str:
 
 
 def shown(value) -> str:
-    """Returns the repr of a value that a file holds, cut: one list that holds another twice, and so on, has no end.
+    """Returns the shortened repr of a value from a file, whose full repr may take exponential time and space.
 
     >>> shown({"sizes": [1, [2, [3]]]})
     "{'sizes': [1, [...]]}"

@@ -29,7 +29,7 @@ MOST_TEXT = 16 * 2**20
 INCOMPLETE = "INCOMPLETE"
 _SMALL = (".json", ".txt", ".yaml")  # Endings of files that may belong to a checkpoint and lie beside it.
 _BUFFER = 2**20
-# What `keep_copies` keeps: the directories, and by URL the states of the files at the time of copying, and the copy.
+# The state of `keep_copies`: the stack that removes the directories; URL -> (states of the files when copied, copy).
 _copies = contextvars.ContextVar[tuple[contextlib.ExitStack, dict]]("keep_copies")  # A LookupError names it.
 
 
@@ -84,7 +84,7 @@ def is_directory(path: str) -> bool:
 
 
 def is_file(path: str) -> bool:
-    """Returns whether there is a file; a local pipe is none."""
+    """Returns whether there is a regular file; a local pipe is not one."""
     return exists(path) and not is_directory(path) if is_remote(path) else os.path.isfile(path)
 
 
@@ -153,12 +153,12 @@ def move(source: str, target: str) -> None:
 
 
 def open_file(path: str) -> BinaryIO:
-    """Opens a file to read its bytes; a remote one can be sought in, too. To write, see `atomic_path`."""
+    """Opens a seekable file, local or remote, to read its bytes. To write, see `atomic_path`."""
     return io.BufferedReader(_RemoteFile(path), _BUFFER) if is_remote(path) else open(path, "rb")
 
 
 class _RemoteFile(io.RawIOBase):
-    """What `io.BufferedReader` needs of a file of `tf.io.gfile`."""
+    """Adapts a file of `tf.io.gfile` to `io.BufferedReader`."""
 
     def __init__(self, path: str):
         self._path = path
@@ -212,8 +212,8 @@ def keep_copies() -> Iterator[None]:
 def local_copy(path: str) -> str:
     """Returns the path of a local copy of a remote file or directory; a local path as it is.
 
-    The copy serves what cannot read URLs, such as memory maps and HDF5. It is kept until `keep_copies`, inside which
-    this must be called, ends; if the original has changed, there will be another copy.
+    Readers that take no URLs, such as memory maps and HDF5, need the copy. This must be called inside `keep_copies`,
+    whose end removes the copy; if the original has changed meanwhile, another copy is made.
 
     Args:
         path: a file, a directory, or the prefix of a TensorFlow checkpoint, which comes with the small files beside it.

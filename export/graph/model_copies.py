@@ -13,6 +13,7 @@ _POOLED_OUTPUT = 0  # Keras counts a dictionary's outputs in the order of their 
 
 
 def is_float32(model: keras.Model) -> bool:
+    """Tells whether all layers of a model have float32 policies."""
     config = keras.saving.serialize_keras_object(model)
     return _rewritten(config, changes={}) == config
 

@@ -63,7 +63,7 @@ class Head(Answers):
         trained_settings: class attribute, constructor arguments that a trained model's `task.json` holds.
         later_settings: class attribute, more of them, which the `task.json` of an older version lacks.
         example_signature: class attribute, the verb that takes `tf.Example`s: "classify", "regress" or None.
-        text_inputs: inputs of `serving_default`.
+        text_inputs: inputs of `serving_default`, string.
         token_inputs: inputs of `token_ids`, all int32: name -> dimensions behind the batch.
         padding: the padded outputs of `serving_default`, by which servers take batches apart.
         variables: state of the graph besides the model's weights.
@@ -171,7 +171,7 @@ class Head(Answers):
         return asked
 
     def warmup(self) -> list[tuple[str, dict[str, np.ndarray]]]:
-        """Returns a small request, (signature, inputs), to each signature; a server runs them as it loads the model."""
+        """Returns a small request to each signature, (signature, inputs), which a server runs as it loads the model."""
         texts = {name: column[:1] for name, column in self.probe_texts().items()}
         asked = self.requests(texts, self.encode(texts)).items()
         return [(signature, {name: values[:1] for name, values in inputs.items()}) for signature, inputs in asked]
@@ -190,7 +190,7 @@ class Head(Answers):
 
     @abc.abstractmethod
     def probe_texts(self) -> dict[str, np.ndarray]:
-        """Returns `text_inputs` as arrays of bytes objects: an ordinary row first, hostile ones behind."""
+        """Returns `text_inputs` as arrays of bytes objects, (B, *dimensions): an ordinary row, then hostile ones."""
 
     @abc.abstractmethod
     def encode(self, texts: Mapping[str, np.ndarray]) -> dict[str, Any]:

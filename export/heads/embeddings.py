@@ -23,7 +23,7 @@ from tasks.fine_tuning.model_files import read_task
 
 
 class CountedHead(SequenceHead):
-    """A head with the signature `count_tokens`: OpenAI's API says with the vectors how many tokens were read."""
+    """A head with the signature `count_tokens`: OpenAI's API reports the tokens that were read beside the vectors."""
 
     def functions(self, model):
         counted = signatures.trace(self.count_tokens, self.text_inputs, tf.string)
@@ -138,11 +138,11 @@ class SentenceEmbedding(EmbeddingAnswers, CountedHead):
         self._settings = settings
 
     def behind(self, prompt: str) -> "SentenceEmbedding":
-        """Returns the head that puts another prompt of the model before each text."""
+        """Returns a head that puts another of the model's prompts before each text."""
         return SentenceEmbedding(self.model, self.preprocessor, prompt, **self._settings)
 
     def heads_of_prompts(self) -> dict[str, "SentenceEmbedding"]:
-        """Returns the heads behind the further signatures, by the names of prompts."""
+        """Returns the heads of the further signatures, by the names of their prompts."""
         prompts = self.model.prompts or {}
         taken = {signatures.SERVING_DEFAULT, signatures.TOKEN_IDS, signatures.COUNT_TOKENS} & prompts.keys()
         if taken:

@@ -1,6 +1,6 @@
 """Filling in masks, with what `bert-pretrain` trained or any preset with a masked-LM head: the likeliest tokens.
 
-Shapes: B batch, S sequence, M masks, R masks of all texts, K tokens named, V vocabulary, H hidden.
+Shapes: B batch, M masks, V vocabulary.
 """
 
 import numpy as np

@@ -1,7 +1,4 @@
-"""Multiple choice, as `bert-swag` trains it: names the one of K texts that goes with a text.
-
-Shapes: K choices.
-"""
+"""Multiple choice, as `bert-swag` trains it: names the one of several texts that goes with a text."""
 
 import keras
 import numpy as np

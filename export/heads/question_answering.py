@@ -1,6 +1,6 @@
-"""Question answering, as `bert-squad` trains it: a question and a context of any length in, the answer out.
+"""Question answering, as `bert-squad` trains it, from a question and a context of any length to the answer.
 
-Shapes: B questions, W windows, S sequence, L answers listed.
+Shapes: T tokens of all windows.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Search: an embedder with the passages that it searches; a question comes in, the nearest passages go out.
+"""Search: an embedder with the passages that it searches, from a question to the nearest passages.
 
 Shapes: B batch, P passages, D embedding, K answers.
 """
@@ -26,8 +26,8 @@ from tasks.fine_tuning.model_files import load_reranker
 
 QUERY, EMBED = "query", "embed"
 _BATCH = 32
-_RERANKER_TIE = 1e-4  # A re-ranker's scores that differ by no more are equal: passages stay as found.
-_SAMPLE = 1000  # Passages that are searched for, to measure what int8 loses.
+_RERANKER_TIE = 1e-4  # A re-ranker's scores that differ by at most this are equal: passages keep their order.
+_SAMPLE = 1000  # Passages to search for when measuring what int8 loses.
 
 
 class Search(SentenceEmbedding):
@@ -39,7 +39,7 @@ class Search(SentenceEmbedding):
         passages: path of a UTF-8 text with a passage per line.
         top_k: passages in an answer.
         passages_dtype: "float32", or "int8": a quarter of the memory, each vector with a scale of its own.
-        reranker_dir: model of `bert-classify` on pairs that orders the passages found; None: they stay as found.
+        reranker_dir: model of `bert-classify` on pairs that orders the passages found; None: they keep their order.
         **settings: `long_text` and `max_tokens` of `SequenceAnswers`.
 
     Attributes:

@@ -1,7 +1,4 @@
-"""Entities, as `bert-ner` trains them: a text of any length in, its entities out, with their places.
-
-Shapes: B texts, W windows, S sequence, N words, C labels, E entities of the text that has most.
-"""
+"""Entities, as `bert-ner` trains them, from a text of any length to its entities with their places."""
 
 import numpy as np
 

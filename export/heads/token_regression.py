@@ -1,7 +1,4 @@
-"""A number for each word of a text of any length, as `bert-score-words` trains it, such as stress or reading time.
-
-Shapes: B texts, W windows, S sequence, N words.
-"""
+"""A number for each word of a text of any length, as `bert-score-words` trains it, such as stress or reading time."""
 
 from export.heads.base import About
 from export.heads.windowed import EXAMPLE, WordHead

@@ -1,4 +1,4 @@
-"""Who is let in, by keys, and how much at once, for both protocols: requests, the bytes of their bodies, and runs."""
+"""Admits requests of both protocols: checks their keys, and bounds requests, bytes of bodies, and runs at a time."""
 
 import concurrent.futures
 import contextlib
@@ -18,7 +18,7 @@ from export.server.serving_error import ServingError, too_late
 # Most bytes of a short run's inputs: a text or two.
 _SHORT_BYTES = 4096
 _RUNS_OF_A_THREAD = 8
-# Those without a key: whether the server lives, and the page itself, which asks for the key.
+# Open without a key: health checks, and the page itself, which asks for the key.
 _OPEN_PATHS, _OPEN_METHODS = ("/health", "/"), "/grpc.health.v1.Health/"
 
 

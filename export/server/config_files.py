@@ -71,8 +71,8 @@ def settings_of(config: "model_server_config_pb2.ModelServerConfig", where: str)
         where: its name in errors.
 
     Raises:
-        InputError: it names no model, one twice, or one that no URL can carry, or it has a relative base path, another
-            platform than TensorFlow or none, or a policy that serves nothing.
+        InputError: it names no model, a model twice, or a name that no URL can carry; or a model has a relative base
+            path, a platform other than TensorFlow, or a policy that serves nothing.
     """
     if config.WhichOneof("config") != "model_config_list" or not config.model_config_list.config:
         raise InputError(f"{where}: expected a model_config_list with at least one config.")

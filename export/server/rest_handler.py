@@ -3,9 +3,9 @@
 A request's head, its body and its answer must each pass completely within the time-out, so a client that sends or reads
 drop by drop cannot hold a connection.
 
-A head is checked line by line before http.server parses it. That takes what it cannot read for the end of the head, so
-that the lengths behind it are lost and a body counts as the next request (request smuggling). After any such defect the
-connection is closed.
+A head is checked line by line before http.server parses it. http.server takes a line that it cannot read for the end
+of the head: it would lose the length that follows, and read the body as the next request (request smuggling). After any
+such defect the connection is closed.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""What search stacks ask: OpenAI's API of embeddings, and rerankings in the forms of TEI, Cohere and Jina.
+"""The APIs of search stacks: OpenAI's embeddings, and rerankings in the forms of TEI, Cohere and Jina.
 
 | path                                       | answer                                                              |
 | ------------------------------------------ | ------------------------------------------------------------------- |
@@ -65,7 +65,7 @@ def model_name(manager: ModelManager, document: Mapping, find: Callable[[Signatu
     """Returns the model that a request names, or else the only one in which `find` finds something.
 
     Raises:
-        ServingError: (INVALID_ARGUMENT) it names none, and there are several such models or none.
+        ServingError: (INVALID_ARGUMENT) the request names no model, and there are several such models or none.
     """
     name = document.get("model")
     if isinstance(name, str):
@@ -91,7 +91,7 @@ def list_models(manager: ModelManager) -> dict:
 
 
 def health(manager: ModelManager) -> dict:
-    """Returns that all is well; raises ServingError (NOT_FOUND) if a model has no version that answers."""
+    """Reports that every model answers; raises ServingError (NOT_FOUND) if one has no version that does."""
     for name in manager.names():
         with manager.use(name):
             pass
@@ -254,7 +254,7 @@ def _field(document: Mapping, name: str, form: tuple[str, Callable[[Any], bool]]
     """Returns the value of a field, the default if there is none or null.
 
     Raises:
-        ServingError: (INVALID_ARGUMENT) it does not have the form.
+        ServingError: (INVALID_ARGUMENT) the value does not have the form.
     """
     value = default if document.get(name) is None else document[name]
     words, fits = form

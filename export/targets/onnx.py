@@ -71,7 +71,7 @@ def _finish(graph: EncoderGraph, value: str, is_real: str, output: TokenOutput) 
 
 
 def _walk(graph: EncoderGraph, model: keras.Model, outputs, values: Mapping[str, str]):
-    """Adds the layers of a functional model that some of its outputs need; returns these, in their structure.
+    """Adds the layers of a functional model that some of its outputs need; returns the values of these outputs.
 
     Args:
         graph: to add nodes to.
@@ -79,12 +79,12 @@ def _walk(graph: EncoderGraph, model: keras.Model, outputs, values: Mapping[str,
         outputs: structure of tensors of the model.
         values: its inputs by name.
     """
-    inputs = {name: keras.Input(batch_shape=it.shape, dtype=it.dtype, name=name) for name, it in model.input.items()}
+    inputs = {name: keras.Input(batch_shape=ids.shape, dtype=ids.dtype, name=name) for name, ids in model.input.items()}
     names = {id(inputs[name]): value for name, value in values.items() if name in inputs}
 
     def call(layer, *args, **kwargs):
         tensors = layer(*args, **kwargs)
-        known = keras.tree.map_structure(lambda it: names.get(id(it), it), (args, kwargs))
+        known = keras.tree.map_structure(lambda value: names.get(id(value), value), (args, kwargs))
         added = keras.tree.flatten(_add(graph, layer, *known))
         names.update(zip(map(id, keras.tree.flatten(tensors)), added, strict=True))
         return tensors
@@ -93,13 +93,13 @@ def _walk(graph: EncoderGraph, model: keras.Model, outputs, values: Mapping[str,
     # tensors, so that an id stays a tensor's own.
     part = keras.Model(model.input, outputs)
     copy = keras.models.clone_model(part, inputs, clone_function=lambda layer: layer, call_function=call)
-    return keras.tree.map_structure(lambda it: names[id(it)], copy.output)
+    return keras.tree.map_structure(lambda tensor: names[id(tensor)], copy.output)
 
 
 def _add(graph: EncoderGraph, layer, args: tuple, kwargs: Mapping):
     for kind, add in _LAYERS.items():
         if isinstance(layer, kind):
-            return add(graph, layer, *args, **{name: it for name, it in kwargs.items() if isinstance(it, str)})
+            return add(graph, layer, *args, **{name: value for name, value in kwargs.items() if isinstance(value, str)})
     if type(layer).__name__ == "Reshape" and hasattr(layer, "newshape"):  # keras.ops.reshape
         return graph.node("Reshape", args[0], graph.integers(*layer.newshape))
     raise InputError(

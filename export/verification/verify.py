@@ -61,7 +61,7 @@ class Probe(NamedTuple):
 
 
 class Rounding(NamedTuple):
-    """How far two numbers may be apart that are equal but for their rounding.
+    """The difference that rounding may make between two numbers.
 
     Attributes:
         tolerance: allowed difference, times `rounding_scale`.

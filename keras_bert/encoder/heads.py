@@ -82,7 +82,7 @@ class TakePositions(keras.layers.Layer):
 class LastPositions(keras.layers.Layer):
     """Finds where each example of a sequence ends, for encoders that read from left to right.
 
-    There only the last token has seen the whole example, so it is pooled instead of [CLS], which sees only itself.
+    Their last token alone has seen the whole example, so it is pooled instead of [CLS], which sees only itself.
 
     Call arguments:
         padding_mask: int or bool, shape (B, S): the number of each token's example, from 1; 0 for padding.

@@ -1,4 +1,4 @@
-"""`BertLayer`: what the encoder's layers have in common, and how their weights start."""
+"""`BertLayer`: the base class of the encoder's layers, and the initializers of their weights."""
 
 import contextlib
 import contextvars

@@ -125,7 +125,7 @@ _BY_SIZE = {len(layout._fields): layout for layout in (RectangularLayout, Packed
 
 
 def as_layout(layout):
-    """Returns a layout from its tensors: a `.keras` file of a model on `backbone.output` holds them as a list."""
+    """Makes a layout of its tensors, which a `.keras` file of a model on `backbone.output` holds as a list."""
     return _BY_SIZE[len(layout)](*layout) if type(layout) in (list, tuple) else layout
 
 

@@ -80,7 +80,7 @@ class Checkpoint:
         return self.settings.get("task", {}).get("pooling")
 
     def of_layers(self, numbers: Sequence[int]) -> "Checkpoint":
-        """Returns the checkpoint with those of its encoder's layers alone, by number from 0, in this order."""
+        """Returns a checkpoint that keeps only these encoder layers, numbered from 0, in this order."""
         stem, tensors = "transformer_layer_", {}
         for path, stored in self.tensors.items():
             layer, _, variable = path.partition("/")
@@ -102,7 +102,7 @@ class Checkpoint:
 
 
 def check_heads_follow_encoder(checkpoint: Checkpoint, format_owner: str) -> None:
-    """Refuses heads with an activation, an epsilon or a pooling of their own, for formats without a place for these.
+    """Refuses heads whose activation, epsilon or pooling differs from the encoder's, which some formats cannot store.
 
     Raises:
         InputError: there is such a head.
@@ -140,10 +140,10 @@ _SIZES = {
 
 
 def check_shapes(checkpoint: Checkpoint) -> None:
-    """Compares the shapes that a checkpoint's files state with its configuration, before anything is made of either.
+    """Compares the shapes that a checkpoint's files state with its configuration, before memory is allocated.
 
     Raises:
-        InputError: one differs. The number of a fine-tuned head's outputs is free.
+        InputError: a shape differs. A fine-tuned head may have any number of outputs.
     """
     for path, stored in checkpoint.tensors.items():
         layer, _, variable = path.rpartition("/")
@@ -159,10 +159,10 @@ def check_shapes(checkpoint: Checkpoint) -> None:
 
 
 def check_claim(path: str, claimed: int, file_size: int) -> None:
-    """Refuses a file whose arrays take more bytes by their shapes than the file has: cut, or a bomb.
+    """Refuses a file whose arrays take more bytes, by their shapes, than the file has: it is cut, or a bomb.
 
     Raises:
-        InputError: they do.
+        InputError: the arrays take more bytes.
     """
     if claimed > file_size:
         raise InputError(
@@ -215,7 +215,7 @@ def check_depth(names: Iterable[str], stem: str, num_layers: int, file: str, by:
         file, by: the names of the file and of its configuration, for messages.
 
     Raises:
-        InputError: it has more layers.
+        InputError: the file has more layers.
     """
     matches = [re.match(rf"{re.escape(stem)}(\d{{1,9}})\b", name) for name in names]
     beyond = [int(match[1]) for match in matches if match and int(match[1]) >= num_layers]

@@ -73,7 +73,7 @@ class WeightsFile:
         return group[key]
 
     def parents_of(self, layer: str) -> list[str]:
-        """Lists the prefixes under which a layer is found, each with its slash, or empty."""
+        """Lists the prefixes under which a layer is found, each empty or with its slash at the end."""
         return [name.removesuffix(layer) for name in self._layers if name == layer or name.endswith(f"/{layer}")]
 
     def __contains__(self, path: str) -> bool:

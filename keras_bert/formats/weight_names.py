@@ -1,4 +1,4 @@
-"""The table of weight names: which tensors of a foreign checkpoint hold a variable of ours, and how they are laid out.
+"""The table of weight names: which tensors of a foreign checkpoint hold each of our variables, and in which layout.
 
 A row of `weight_names.csv` names one layer in every format; nothing stands where a format has no such layer. The
 encoder comes first, then the heads. `_PARTS` adds the endings and layouts of a layer's variables, by its kind. In a

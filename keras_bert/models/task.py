@@ -37,7 +37,7 @@ class BertTask:
     build the model in their constructor, and keep its arguments as attributes of the same name.
 
     Attributes:
-        answers_cls: class of what `answer` asks.
+        answers_cls: the class that decodes the model's outputs for `answer`.
         heads: names of the head layers, as in checkpoints of every format.
         heads_are_pretrained: whether the heads come from pre-training, so that a checkpoint should hold them.
         uses_pooler: whether any head reads `pooled_output`.
@@ -70,19 +70,19 @@ class BertTask:
         Args:
             inputs: list of str, or str for one answer; where the model reads two texts, a tuple of two such. Texts that
                 an export reads in windows may have any length.
-            **settings: of the model's class, such as `top_k`: docs/models.md.
+            **settings: settings of the model's class, such as `top_k`: docs/models.md.
 
         Returns:
             A dict for each text, or for the one: the outputs that docs/models.md lists, as Python values.
 
         Raises:
-            ValueError: the model has no preprocessor, `inputs` are not texts, have another number, shape or size, or a
-                setting is out of bounds.
+            ValueError: the model has no preprocessor, `inputs` are not texts or have another number, shape or size, or
+                a setting is out of bounds.
         """
         return self._answers(**settings).rows(inputs)
 
     def _answers(self, **settings) -> Answers:
-        """Returns what `answer` asks; its graph is kept until there are two of other settings."""
+        """Returns the `Answers` for these settings; the graphs of the last two different settings are kept."""
         if self.preprocessor is None:
             raise ValueError("`answer` reads texts with the model's preprocessor. Received: preprocessor=None")
         if (backend := keras.backend.backend()) != "tensorflow":
@@ -110,7 +110,7 @@ class BertTask:
             weighted_metrics: `"auto"` is the task's metric if `metrics` is `"auto"` too, else none.
             **kwargs: as in `keras.Model.compile`.
         """
-        self._last_answers = None  # Layers may have become others, by LoRA for one.
+        self._last_answers = None  # Layers may have changed, for example by LoRA.
         if weighted_metrics == "auto":
             weighted_metrics = self.default_metrics() if metrics == "auto" else None
         super().compile(
@@ -297,7 +297,7 @@ class BertTask:
 
     @classmethod
     def _construct(cls, backbone: BertBackbone, arguments: dict, source: str, saved: dict | None) -> "BertTask":
-        """Builds the model; an error over arguments that were `saved` in the checkpoint `source` names it."""
+        """Builds the model; an error about arguments `saved` in the checkpoint names that checkpoint, `source`."""
         try:
             return cls(backbone, **arguments)
         except (TypeError, ValueError) as error:
@@ -326,7 +326,7 @@ class BertTask:
 
     @classmethod
     def _merge(cls, stored: dict, given: dict, source: str | os.PathLike) -> dict:
-        """Combines a checkpoint's arguments with the caller's, which precede them."""
+        """Combines a checkpoint's arguments with the caller's, which take precedence."""
         return {**stored, **given}
 
 

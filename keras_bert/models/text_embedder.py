@@ -59,6 +59,42 @@ class BertTextEmbedder(BertTask, keras_nlp.models.Task):
     uses_pooler = False
     trained_settings = ("long_text",)
 
+    def __init__(
+        self,
+        backbone: BertBackbone,
+        preprocessor: BertPreprocessor | None = None,
+        pooling: str = "mean",
+        embedding_dim: int | None = None,
+        embedding_activation: str | None = None,
+        normalize: bool = True,
+        prompts: dict[str, str] | None = None,
+        default_prompt: str | None = None,
+        include_prompt: bool = True,
+        **kwargs,
+    ):
+        if pooling not in POOLINGS:
+            raise ValueError(f"`pooling` must be one of {', '.join(POOLINGS)}. Received: pooling={pooling!r}")
+        if default_prompt is not None and default_prompt not in (prompts or {}):
+            raise ValueError(f"`default_prompt` must be a name of `prompts`. Received: {prompts=}, {default_prompt=}")
+        if pooling == "cls" and not include_prompt:
+            raise ValueError(f"`include_prompt` must be True where [CLS] is pooled. Received: {include_prompt=}")
+        keep_arguments(self, locals())
+
+        # === Layers ===
+        layers = [PoolTokens(pooling, name="pool_tokens", dtype="float32")]
+        if embedding_dim is not None:
+            activation, range_ = embedding_activation, backbone.initializer_range
+            layers.append(output_head(embedding_dim, range_, self.heads[0], activation))
+        if normalize:
+            layers.append(keras.layers.UnitNormalization(dtype="float32", name="normalize"))
+
+        # === Functional model ===
+        pool, *following = layers
+        embeddings = pool(backbone(backbone.input)["sequence_output"], backbone.input["padding_mask"])
+        for layer in following:
+            embeddings = layer(embeddings)
+        super().__init__(inputs=backbone.input, outputs=embeddings, **kwargs)
+
     def encode(self, texts, prompt: str | None = None, **settings) -> np.ndarray:
         """Embeds texts: N of them as float32 of shape (N, D), and a single str as (D,).
 
@@ -121,42 +157,6 @@ class BertTextEmbedder(BertTask, keras_nlp.models.Task):
         is_encoded = isinstance(texts, np.ndarray) and texts.dtype.kind == "f"
         vectors = texts if is_encoded else self.encode(texts, prompt)
         return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
-
-    def __init__(
-        self,
-        backbone: BertBackbone,
-        preprocessor: BertPreprocessor | None = None,
-        pooling: str = "mean",
-        embedding_dim: int | None = None,
-        embedding_activation: str | None = None,
-        normalize: bool = True,
-        prompts: dict[str, str] | None = None,
-        default_prompt: str | None = None,
-        include_prompt: bool = True,
-        **kwargs,
-    ):
-        if pooling not in POOLINGS:
-            raise ValueError(f"`pooling` must be one of {', '.join(POOLINGS)}. Received: pooling={pooling!r}")
-        if default_prompt is not None and default_prompt not in (prompts or {}):
-            raise ValueError(f"`default_prompt` must be a name of `prompts`. Received: {prompts=}, {default_prompt=}")
-        if pooling == "cls" and not include_prompt:
-            raise ValueError(f"`include_prompt` must be True where [CLS] is pooled. Received: {include_prompt=}")
-        keep_arguments(self, locals())
-
-        # === Layers ===
-        layers = [PoolTokens(pooling, name="pool_tokens", dtype="float32")]
-        if embedding_dim is not None:
-            activation, range_ = embedding_activation, backbone.initializer_range
-            layers.append(output_head(embedding_dim, range_, self.heads[0], activation))
-        if normalize:
-            layers.append(keras.layers.UnitNormalization(dtype="float32", name="normalize"))
-
-        # === Functional model ===
-        pool, *following = layers
-        embeddings = pool(backbone(backbone.input)["sequence_output"], backbone.input["padding_mask"])
-        for layer in following:
-            embeddings = layer(embeddings)
-        super().__init__(inputs=backbone.input, outputs=embeddings, **kwargs)
 
     def default_loss(self):
         return keras.losses.MeanSquaredError(reduction="mean_with_sample_weight")

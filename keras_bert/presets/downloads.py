@@ -1,4 +1,4 @@
-"""Finds a preset's files: in `$KERAS_BERT_HOME`, in packages, in the caches of Hugging Face and Kaggle, or there."""
+"""Finds a preset's files: in `$KERAS_BERT_HOME`, in packages, in the caches of Hugging Face and Kaggle, or online."""
 
 import dataclasses
 import fnmatch
@@ -23,7 +23,7 @@ _CONFIGS = {"config.json", "bert_config.json", "saved_model.pb"}
 _WEIGHTS = {"model.safetensors", "pytorch_model.bin", "tf_model.h5", "model.weights.h5", "model.weights.json"}
 _WEIGHTS |= {"variables/variables.index"}
 
-# What sentence-transformers adds, small files but for a dense layer's weights.
+# The files that sentence-transformers adds; all are small except a dense layer's weights.
 _EMBEDDER = ("modules.json", "config_sentence_transformers.json", "sentence_bert_config.json")
 _EMBEDDER += ("*_Pooling/config.json", "*_Dense/config.json")
 

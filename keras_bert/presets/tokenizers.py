@@ -42,13 +42,13 @@ def open_tokenizer(preset: str | os.PathLike) -> Iterator[dict]:
 
 
 def _published_case(preset: str) -> bool | None:
-    """Returns whether a published checkpoint is lower-cased; its copies may err, as those of Chinese BERT do."""
+    """Returns whether a published checkpoint is lower-cased; copies may say otherwise, as those of Chinese BERT do."""
     known = published(preset) or find_handle(preset)
     return None if known is None else known.lowercase
 
 
 def case_of_preset(preset: str) -> bool | None:
-    """Returns whether a preset of this name is lower-cased, or None if the name does not tell."""
+    """Returns whether a preset of this name is lower-cased, None if the name does not tell."""
     known = _published_case(preset)
     if known is not None:
         return known
@@ -60,8 +60,8 @@ def case_of_preset(preset: str) -> bool | None:
 def decide_case(preset: str, settings: dict, lowercase: bool | None = None) -> bool | None:
     """Decides whether a preset is lower-cased, and checks its vocabulary.
 
-    The first of these that tells decides: `lowercase`, the checkpoint's publication, its own settings, the pieces of
-    the vocabulary, the preset's name.
+    The first source that tells decides: `lowercase`, the checkpoint's publication, its own settings, the pieces of the
+    vocabulary, the preset's name.
 
     Args:
         preset: its name or path.

@@ -88,9 +88,9 @@ def _with_prompts(settings: Mapping[str, object], preset: str | os.PathLike) -> 
 
 
 def as_saved(settings: Mapping[str, object], *, dtype=None, **overrides) -> dict:
-    """Returns the arguments of `BertBackbone` beside a preset's sizes: as saved, unless the caller gives others.
+    """Returns the arguments of `BertBackbone` besides a preset's sizes: as saved, unless the caller gives others.
 
-    A policy of the whole process (`keras.config.set_dtype_policy`) precedes the saved one.
+    A dtype policy of the whole process (`keras.config.set_dtype_policy`) takes precedence over the saved one.
 
     Args:
         settings: `Checkpoint.settings`.
@@ -138,7 +138,7 @@ def load_weights_of(
 
 
 def _differing(config: BertConfig, stored: BertConfig, names: tuple[str, ...]) -> str:
-    """Names the origin of expected shapes: the settings that were overridden, else the checkpoint's configuration."""
+    """Names what the expected shapes follow from: the overridden settings, else the checkpoint's configuration."""
     values = {name: getattr(config, name) for name in names}
     overridden = [f"{name}={value}" for name, value in values.items() if value != getattr(stored, name)]
     return ", ".join(overridden) or "the configuration"
@@ -155,12 +155,10 @@ def merge_settings(config: BertConfig, overrides: dict, preset: str) -> dict:
     if unknown:
         raise InputError(f"{preset}: unknown setting {', '.join(unknown)}. Expected some of: {', '.join(_SETTINGS)}.")
     ours = {name: value for name, value in overrides.items() if name in BertConfig.__dataclass_fields__}
-    backbone_settings = {
-        name: value for name, value in overrides.items() if name not in ours
-    }  # layout, dtype, name, trainable
+    others = {name: value for name, value in overrides.items() if name not in ours}  # layout, dtype, name, trainable
     try:
         config = config.replace(**ours)
         config.check_memory()
-        return {**config.to_dict(), **backbone_settings}
+        return {**config.to_dict(), **others}
     except InputError as error:
         raise InputError(f"{preset}: {error}") from error

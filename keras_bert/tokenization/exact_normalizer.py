@@ -18,7 +18,7 @@ import tensorflow as tf
 from keras_bert.tokenization import normalizer
 from keras_bert.tokenization.normalizer import MAX_WORD_LENGTH
 
-NOWHERE = "\x01"  # Becomes [UNK]. This control character is in no normalized text, and in no piece that the op gets.
+NOWHERE = "\x01"  # Becomes [UNK]. No normalized text holds this control character, nor does any piece of the op's.
 
 
 # TensorFlow's own functions for the next three make 13 to 72 ops at each use, and a tf.data pipeline pays 0.1 ms for
