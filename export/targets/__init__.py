@@ -56,9 +56,12 @@ def write(
 
 def _write_by_token_ids(name: str, head, directory: str, version_directory: str, int8: Collection[str]) -> list[str]:
     from export import saved_model
-    from export.targets import litert, onnx, real_text
+    from export.targets import real_text
 
-    target = {"onnx": onnx, "litert": litert}[name]
+    if name == "onnx":  # Each target needs an extra of its own.
+        from export.targets import onnx as target
+    else:
+        from export.targets import litert as target
     model = saved_model.rebuild(head.model, layout="rectangular")
     title, file_name = _FILES[name]
     path = os.path.join(directory, file_name)
@@ -77,7 +80,7 @@ def _write_by_token_ids(name: str, head, directory: str, version_directory: str,
     if int8 and name == "onnx":
         path_of_int8 = os.path.join(directory, "model.int8.onnx")
         with open(path_of_int8, "wb") as file:
-            file.write(onnx.convert(head, model, int8))
+            file.write(target.convert(head, model, int8))
         more = [f"model.int8.onnx: {os.path.getsize(path_of_int8) / 1e6:.1f} MB, for ONNX Runtime alone"]
     return [
         f"{os.path.getsize(path) / 1e6:.1f} MB; token ids in, batch and length free",

@@ -1,6 +1,7 @@
 """ONNX and LiteRT: each head's numbers are the SavedModel's, whatever batch and length."""
 
 import os
+import sys
 
 import keras
 import numpy as np
@@ -42,6 +43,14 @@ def test_every_head_is_written_and_equals_the_saved_model(name, saved):
     assert {node.domain for node in model.graph.node} == {""}
     assert [(opset.domain, opset.version) for opset in model.opset_import] == [("", 17)]
     assert [value.name for value in model.graph.input] == list(head.token_inputs)
+
+
+def test_litert_is_written_without_onnx(saved, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    monkeypatch.delitem(sys.modules, "export.targets.onnx")
+    monkeypatch.delattr(targets, "onnx")
+    targets.write(["litert"], saved("classification").head, str(tmp_path), saved("classification").directory)
+    assert (tmp_path / "litert" / "1" / "model.tflite").exists()
 
 
 def test_another_models_answers_are_told_apart_and_leave_nothing(saved, tmp_path, monkeypatch):
