@@ -68,17 +68,14 @@ class RestRoutes:
         """
         start = time.perf_counter()
         with monitoring.collected(headers) as spent:
-            answer = self._respond_or_refuse(method, target, body, deadline)
+            try:
+                answer = self._respond(method, target, body, deadline)
+            except ServingError as error:
+                answer = error_answer(error, target)
         if method != "POST":
             return answer
         spent[monitoring.TOTAL] = time.perf_counter() - start
         return answer._replace(headers={**answer.headers, "Server-Timing": monitoring.as_header(spent)})
-
-    def _respond_or_refuse(self, method: str, path: str, body: bytes, deadline: float | None) -> Answer:
-        try:
-            return self._respond(method, path, body, deadline)
-        except ServingError as error:
-            return error_answer(error, path)
 
     def _respond(self, method: str, path: str, body: bytes, deadline: float | None) -> Answer:
         page_path = path.partition("?")[0]
