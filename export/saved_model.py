@@ -75,14 +75,13 @@ def export_head(
         The version's directory, such as `directory/1`.
 
     Raises:
-        InputError: the version exists or no number is left, the base path cannot be written, there is no
-            tensorflow-text, or no compiler though `with_cc` is "on".
+        InputError: the version exists or no number is left, the base path cannot be written, or there is no compiler
+            though `with_cc` is "on".
         ValueError: `version` is out of range, or the model holds no BertBackbone.
         VerificationError: the export does not answer as the model does; nothing was published.
     """
     if version is not None and not 0 <= version <= MAX_VERSION:
         raise ValueError(f"`version` must not be negative, and fit an int64. Received: version={version}")
-    head.preprocessor.tokenizer.require_graph()
     directory = absolute(directory)
     if is_remote(directory):
         return _export_remotely(head, directory, version, with_cc, int8)

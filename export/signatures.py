@@ -1,5 +1,7 @@
 """Names, types and shapes of the served signatures, and TensorFlow Serving's rules for them.
 
+Importing this module registers the ops of tensorflow-text that served graphs hold, or raises an InputError.
+
 Clients write these names, so they are an interface. Each head's `description` (`export/heads`) lists the inputs and
 outputs of its signatures. Heads share
 
@@ -17,6 +19,17 @@ Shapes: B batch, S sequence.
 from collections.abc import Callable, Mapping
 
 import tensorflow as tf
+
+from keras_bert.errors import InputError, first_line
+
+try:
+    import tensorflow_text  # noqa: F401  (registers the tokenizer's ops)
+except (ImportError, tf.errors.NotFoundError) as error:  # No wheel here, or one for another TensorFlow.
+    raise InputError(
+        f"A served graph needs tensorflow-text, which cannot be imported here ({first_line(error)}). Install the "
+        f"version of TensorFlow's own minor version ({tf.__version__}), or use a system that it has wheels for: "
+        "docs/quickstart.md."
+    ) from error
 
 SERVING_DEFAULT = "serving_default"
 TOKEN_IDS = "token_ids"

@@ -12,7 +12,6 @@ from absl import logging
 from keras_nlp.tokenizers import Tokenizer
 
 from keras_bert.encoder.backbone import BertBackbone
-from keras_bert.errors import InputError
 from keras_bert.files import write_json, write_lines
 from keras_bert.presets.catalog import name_of
 from keras_bert.presets.tokenizers import decide_case, open_tokenizer
@@ -98,15 +97,6 @@ class BertTokenizer(VocabularyLookup, Tokenizer):
     def in_graph(self) -> bool:
         """Whether tokenizing uses graph ops only, as an exported model needs it."""
         return _TEXT_ERROR is None
-
-    def require_graph(self) -> None:
-        """Raises InputError where tokenizing needs more than graph ops."""
-        if not self.in_graph:
-            raise InputError(
-                f"Exporting a tokenizer needs tensorflow-text, which cannot be imported here ({_TEXT_ERROR}). Install "
-                f"the version of TensorFlow's own minor version ({tf.__version__}), or export on a system that it has "
-                "wheels for: docs/quickstart.md."
-            )
 
     def __call__(self, inputs, *args, **kwargs):
         if isinstance(inputs, (list, tuple)) and not inputs:  # Keras would make it a tensor of floats.

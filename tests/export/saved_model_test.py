@@ -325,11 +325,3 @@ def test_a_base_path_that_cannot_be_written(tmp_path, quick):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot be created"):
         quick(tmp_path / "file")
-
-
-def test_without_tensorflow_text_nothing_is_begun(tmp_path, head, monkeypatch):
-    monkeypatch.setattr(BertTokenizer, "in_graph", False)
-    preprocessor = BertPreprocessor(BertTokenizer(VOCABULARY), SEQUENCE_LENGTH)
-    with pytest.raises(InputError, match="tensorflow-text"):
-        saved_model.export_model(head.model, preprocessor, str(tmp_path / "served"), labels=LABELS)
-    assert os.listdir(tmp_path) == []

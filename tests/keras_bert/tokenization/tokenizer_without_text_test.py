@@ -17,7 +17,6 @@ PROGRAM = """
 import json, sys
 sys.modules["tensorflow_text"] = None
 import tensorflow as tf
-from keras_bert.errors import InputError
 from keras_bert.tokenization.tokenizer import BertTokenizer
 
 vocabulary, texts, lowercase = json.load(open(sys.argv[1]))
@@ -39,10 +38,6 @@ found = {
 }
 from keras_bert.tokenization.preprocessor import BertPreprocessor
 found["packed"] = BertPreprocessor(tokenizer, sequence_length=8)(texts)["token_ids"].numpy().tolist()
-try:
-    tokenizer.require_graph()
-except InputError as error:
-    found["error"] = str(error)
 json.dump(found, open(sys.argv[2], "w"))
 """
 
@@ -66,10 +61,25 @@ def test_ids_and_offsets_are_the_graphs(tmp_path, lowercase):
         assert results[unit] == [column.to_list() for column in tokenizer.tokenize_with_offsets(texts, unit)]
     assert results["text"] == "[CLS] [SEP]" and not results["in_graph"]
     assert [row[:2] for row in results["packed"]][3] == [2, expected[3][0]]
-    assert "Exporting a tokenizer needs tensorflow-text" in results["error"]
 
 
 def test_with_tensorflow_text_all_is_in_the_graph():
-    tokenizer = BertTokenizer(alphabet_vocabulary())
-    tokenizer.require_graph()
-    assert tokenizer.in_graph
+    assert BertTokenizer(alphabet_vocabulary()).in_graph
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments"),
+    [
+        ("export.run", ["--preset=tiny", "--task=embeddings", "--export_dir=served"]),
+        ("export.local_server", ["--model_base_path=served"]),
+    ],
+)
+def test_a_served_graph_needs_it(tmp_path, command, arguments):
+    (tmp_path / "served" / "1").mkdir(parents=True)
+    (tmp_path / "served" / "1" / "saved_model.pb").write_bytes(b"")
+    program = f"import sys; sys.modules['tensorflow_text'] = None; from {command} import console_main; console_main()"
+    command = [sys.executable, "-c", program, *arguments]
+    run = processes.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    said = [line for line in run.stderr.splitlines() if "served graph" in line]
+    assert run.returncode == 1 and "Traceback" not in run.stderr
+    assert len(said) == 1 and "A served graph needs tensorflow-text, which cannot be imported here" in said[0]
