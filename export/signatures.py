@@ -39,7 +39,7 @@ EXPLAIN = "explain"
 COUNT_TOKENS = "count_tokens"
 
 TEXT_INPUTS = {"text": "string: the text, any bytes", "text_pair": "string: the second text of the pair"}
-# Dimensions behind the batch of the inputs that every `token_ids` has.
+# Dimensions after the batch's of the inputs that every `token_ids` has.
 TOKEN_AXES = {"token_ids": ("sequence",), "segment_ids": ("sequence",), "lengths": ()}
 _TOKEN_INPUTS = {
     "token_ids": "ids of the tokens, [CLS] and [SEP] included",
@@ -62,7 +62,7 @@ def trace(function: Callable, axes: Mapping[str, tuple], dtype: tf.DType) -> tf.
 
     Args:
         function: takes each input by its name.
-        axes: the inputs: name -> dimensions behind the batch, a size, or the name of a free one.
+        axes: the inputs: name -> dimensions after the batch's, a size, or the name of a free one.
         dtype: of all inputs.
     """
     sizes = {name: [axis if isinstance(axis, int) else None for axis in own] for name, own in axes.items()}

@@ -64,7 +64,7 @@ class Head(Answers):
         later_settings: class attribute, more of them, which the `task.json` of an older version lacks.
         example_signature: class attribute, the verb that takes `tf.Example`s: "classify", "regress" or None.
         text_inputs: inputs of `serving_default`, string.
-        token_inputs: inputs of `token_ids`, all int32: name -> dimensions behind the batch.
+        token_inputs: inputs of `token_ids`, all int32: name -> dimensions after the batch's.
         padding: the padded outputs of `serving_default`, by which servers take batches apart.
         variables: state of the graph besides the model's weights.
         more_models: Keras models in the graph besides the head's own, as served; their weights are stored, too.

@@ -137,7 +137,7 @@ class SentenceEmbedding(EmbeddingAnswers, CountedHead):
         super().__init__(model, preprocessor, prompt, **settings)
         self._settings = settings
 
-    def behind(self, prompt: str) -> "SentenceEmbedding":
+    def with_prompt(self, prompt: str) -> "SentenceEmbedding":
         """Returns a head that puts another of the model's prompts before each text."""
         return SentenceEmbedding(self.model, self.preprocessor, prompt, **self._settings)
 
@@ -147,7 +147,7 @@ class SentenceEmbedding(EmbeddingAnswers, CountedHead):
         taken = {signatures.SERVING_DEFAULT, signatures.TOKEN_IDS, signatures.COUNT_TOKENS} & prompts.keys()
         if taken:
             raise InputError(f"A prompt is named {taken.pop()!r}, as a signature is. Expected another name.")
-        return {name: self.behind(name) for name, text in prompts.items() if text}
+        return {name: self.with_prompt(name) for name, text in prompts.items() if text}
 
     @classmethod
     def load_preset(cls, directory: str, source: str, sequence_length: int | None = None, **settings):

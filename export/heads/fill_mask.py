@@ -81,7 +81,7 @@ class FillMask(MaskAnswers, Head):
     # === Other targets ===
 
     def sample(self, sentences, count):
-        """Puts a mask before and behind each sentence's first word."""
+        """Puts a mask before and after each sentence's first word."""
         words = (sentence.split(maxsplit=1) for sentence in sentences)
         masked = (" ".join([masked_texts.MASK, first, masked_texts.MASK, *rest]) for first, *rest in words)
         return super().sample(masked, count)

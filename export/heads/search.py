@@ -31,7 +31,7 @@ _SAMPLE = 1000  # Passages to search for when measuring what int8 loses.
 
 
 class Search(SentenceEmbedding):
-    """An embedder and its passages, ranked by cosine, exactly, questions and passages behind their prompts.
+    """An embedder and its passages, ranked by cosine, exactly, questions and passages after their prompts.
 
     Args:
         model: BertTextEmbedder.
@@ -64,7 +64,7 @@ class Search(SentenceEmbedding):
     ):
         of_query, of_passage = search_prompts(model.prompts or {})
         super().__init__(model, preprocessor, of_query, **settings)
-        self._passage_head = self.behind(of_passage)
+        self._passage_head = self.with_prompt(of_passage)
         if passages is None:
             raise InputError("--task=search: name the text to search by --passages, a passage per line.")
         self._texts = _read_passages(passages)

@@ -13,7 +13,7 @@ from export.heads.base import Head
 from export.verification import probes
 from keras_bert.answers.sequence import BestOfAnswers, SequenceAnswers
 
-_PAIR_SHIFT = 3  # A pair's second text is so far behind its first in `probes.TEXTS`; an ordinary one for row 0.
+_PAIR_SHIFT = 3  # A pair's second text comes so many after its first in `probes.TEXTS`; an ordinary one for row 0.
 
 
 class SequenceHead(SequenceAnswers, Head):

@@ -1,6 +1,6 @@
 """Describes the REST API of the loaded models, for tools that read OpenAPI 3.1 such as generators of clients.
 
-Shapes of values follow from the signatures. A version may be put into each path behind the model's name, as
+Shapes of values follow from the signatures. A version may be put into each path after the model's name, as
 `/versions/N` or `/labels/L`; the description is of the version that answers without it.
 """
 

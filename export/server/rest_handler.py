@@ -215,7 +215,7 @@ class RestHandler(http.server.BaseHTTPRequestHandler):
             raise self._refusal(f"The request has {size} bytes or more; the limit is {limit}.", 413)
 
     def _chunks(self) -> Iterator[bytes]:
-        """Yields the body of a chunked request, and reads the headers behind it."""
+        """Yields the body of a chunked request, and reads the headers after it."""
         while size := int(self._line(_CHUNK_LINE)[1], 16):
             yield from self._exactly(size)
             if self.rfile.read(2) != b"\r\n":

@@ -19,14 +19,14 @@ from keras_bert.tokenization.preprocessor import BertPreprocessor
 
 _ROWS = 256  # Per call from Python. The encoder's memory is bounded by `in_pieces`.
 
-Axes = tuple[str | int, ...]  # Dimensions behind the batch: a fixed size, or the name of a free one.
+Axes = tuple[str | int, ...]  # Dimensions after the batch's: a fixed size, or the name of a free one.
 
 
 class TokenOutput(NamedTuple):
     """A float output that every target computes from token ids, by these steps in this order.
 
     Attributes:
-        axes: dimensions behind the batch.
+        axes: dimensions after the batch's.
         source: name of the Keras model's output to start from; None: its only output.
         pool: as in `PoolTokens`, "mean" averages over the real tokens, "cls" takes the first one; None leaves the
             sequence.
@@ -66,7 +66,7 @@ class Answers(abc.ABC):
     """The answers of a trained model of one task, as ops.
 
     Attributes:
-        text_inputs: its inputs, all strings: name -> dimensions behind the batch.
+        text_inputs: its inputs, all strings: name -> dimensions after the batch's.
         padding: the outputs that are padded to the batch's longest row, which has at least one column: `values` maps
             each to its padding value, and `count` names the output that holds each row's length. Empty: none is padded.
         token_outputs: the outputs that other targets (ONNX, LiteRT) compute from token ids.

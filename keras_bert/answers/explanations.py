@@ -35,7 +35,7 @@ class Places(NamedTuple):
 
     Attributes:
         rows: texts.
-        firsts, limits: positions of a word's first token and behind its last.
+        firsts, limits: positions of a word's first token and after its last.
     """
 
     rows: tf.Tensor
@@ -132,11 +132,11 @@ class Explanations(Answers):
             source = SourceText(text, tokenizer, longest - SPECIAL_TOKENS, most_bytes(longest))
             words = find_words(source, tokenizer.lowercase)
             shifts = tf.gather(begin + 1 - source.token_splits[:-1], words.rows)
-            behind = tf.concat([words.firsts[1:], [tf.size(source.token_ids, tf.int64)]], axis=0)
+            after = tf.concat([words.firsts[1:], [tf.size(source.token_ids, tf.int64)]], axis=0)
             columns = {
                 "rows": words.rows,
                 "firsts": words.firsts + shifts,
-                "limits": tf.minimum(behind + shifts, tf.gather(limit, words.rows)),
+                "limits": tf.minimum(after + shifts, tf.gather(limit, words.rows)),
                 "words": cut_texts(source.codes, words.starts, words.ends),
                 "starts": source.offsets(words.starts, words.rows),
                 "ends": source.offsets(words.ends, words.rows),
@@ -227,7 +227,7 @@ METHODS = {"integrated_gradients": GradientExplanations, "leave_out": LeaveOutEx
 
 
 def _text_limits(encoded: Tensors, num_texts: int) -> list[tf.Tensor]:
-    """Returns the position of [CLS], and of the [SEP] behind each text: int64 [B] each."""
+    """Returns the position of [CLS], and of the [SEP] after each text: int64 [B] each."""
     ends = tf.cast(tf.reduce_sum(encoded["padding_mask"], axis=1) - 1, tf.int64)
     if num_texts == 1:
         return [tf.zeros_like(ends), ends]

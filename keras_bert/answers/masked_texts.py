@@ -22,7 +22,7 @@ def encode(preprocessor: BertPreprocessor, texts: tf.Tensor) -> dict[str, tf.Ten
     Returns:
         The encoder's inputs, int32 [B, S], and:
 
-        - `mask_positions`: int32 [B, M], position of each mask in the sequence; -1 behind a text's last one.
+        - `mask_positions`: int32 [B, M], position of each mask in the sequence; -1 after a text's last one.
         - `characters`: int32 [B, M], the character of the text's valid UTF-8 part where each mask begins; -1 likewise.
         - `num_masks`: int32 [B].
     """
@@ -33,7 +33,7 @@ def encode(preprocessor: BertPreprocessor, texts: tf.Tensor) -> dict[str, tf.Ten
     ids = pieces.join(tokenizer.tokenize(pieces.plain()))[:, :longest]
     is_mask, lengths = ids.values == tokenizer.mask_token_id, ids.row_lengths()
     table = Table(tf.boolean_mask(ids.value_rowids(), is_mask), ids.nrows())
-    positions = tf.ragged.range(tf.cast(lengths, tf.int32)).values + 1  # behind [CLS]
+    positions = tf.ragged.range(tf.cast(lengths, tf.int32)).values + 1  # after [CLS]
     mask_positions = table(tf.boolean_mask(positions, is_mask), -1)
     width = tf.shape(mask_positions)[1]
     begins, is_special = map(pieces.texts.with_values, (pieces.spans()[0], pieces.is_special))

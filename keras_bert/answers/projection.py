@@ -141,7 +141,7 @@ class Projection:
         first_codes = tf.cast(words.starts[:-1], tf.int32)[:, tf.newaxis]
         marks = tf.scatter_nd(first_codes, tf.fill([tf.size(first_codes)], _BLANK_BIT), [tf.size(words.codes)])
         self._codes = words.codes + marks
-        # The G characters; a word begins behind white space.
+        # The G characters; a word begins after white space.
         limits = tf.gather(source.limits, row_ids(source.row_splits))
         is_blank = tf.reduce_any(source.codes[:, tf.newaxis] == tf.constant(_BLANKS), axis=1)
         is_inside = ~is_blank & (tf.range(tf.size(source.codes, tf.int64)) < limits)

@@ -2,7 +2,7 @@
 
 A word is a run of characters between white space. The punctuation characters at its beginning and end are words of
 their own, and so is each CJK character anywhere. Characters that leave no token belong to no word, except directly
-behind a token, which they belong to (`keras_bert.BertTokenizer.tokenize_with_offsets`).
+after a token, which they belong to (`keras_bert.BertTokenizer.tokenize_with_offsets`).
 
 Shapes: T tokens of all texts, N words of all texts.
 """
@@ -66,20 +66,20 @@ def find_words(source: SourceText, lowercase: bool) -> Words:
         lowercase: bool, as the tokenizer has it.
     """
     kinds = _kinds(lowercase)(source.codes)
-    # The blank behind each text separates its last word from the next text's first.
+    # The blank after each text separates its last word from the next text's first.
     blanks = tf.gather(tf.cumsum(tf.cast(kinds == _BLANK, tf.int64)), source.token_starts)
     kinds = tf.gather(kinds, source.token_starts)
     is_cjk, is_letter = kinds == _CJK, tf.cast(kinds != _PUNCTUATION, tf.int64)
-    # A run starts behind white space, and on both sides of a CJK character.
+    # A run starts after white space, and on both sides of a CJK character.
     cjk_before = tf.concat([[False], is_cjk[:-1]], axis=0)
     is_run = (blanks != tf.concat([[-1], blanks[:-1]], axis=0)) | is_cjk | cjk_before
     runs, run = tf.squeeze(tf.where(is_run), 1), tf.cumsum(tf.cast(is_run, tf.int64)) - 1
-    # Letters before and behind each token in its run.
+    # Letters before and after each token in its run.
     sums = tf.pad(tf.cumsum(is_letter), [[1, 0]])
     limits = tf.concat([runs[1:], [tf.size(kinds, tf.int64)]], axis=0)
     before = sums[1:] - tf.gather(sums, tf.gather(runs, run))
-    behind = tf.gather(sums, tf.gather(limits, run)) - sums[:-1]
-    is_core = (before > 0) & (behind > 0)
+    after = tf.gather(sums, tf.gather(limits, run)) - sums[:-1]
+    is_core = (before > 0) & (after > 0)
     is_first = is_run | ~is_core | ~tf.concat([[False], is_core[:-1]], axis=0)
     number, firsts = tf.cumsum(tf.cast(is_first, tf.int64)) - 1, tf.squeeze(tf.where(is_first), 1)
     return Words(

@@ -272,7 +272,7 @@ class ChoiceAnswers(BestOfAnswers):
 
 
 class EmbeddingAnswers(SequenceAnswers):
-    """The vector of each text behind a prompt; the model gives embeddings [B, D].
+    """The vector of each text after a prompt; the model gives embeddings [B, D].
 
     Args:
         model: BertTextEmbedder.
@@ -302,13 +302,13 @@ class EmbeddingAnswers(SequenceAnswers):
             self._num_left_out = min(int(length) + 1, preprocessor.sequence_length - 1)
 
     def pack(self, texts):
-        return self._mark(super().pack({name: self._behind_prompt(text) for name, text in texts.items()}))
+        return self._mark(super().pack({name: self._with_prompt(text) for name, text in texts.items()}))
 
     def read_windows(self, text):
-        encoded, rows = super().read_windows(self._behind_prompt(text))
+        encoded, rows = super().read_windows(self._with_prompt(text))
         return self._mark(encoded, tf.concat([tf.ones_like(rows[:1], tf.bool), rows[1:] != rows[:-1]], 0)), rows
 
-    def _behind_prompt(self, texts: tf.Tensor) -> tf.Tensor:
+    def _with_prompt(self, texts: tf.Tensor) -> tf.Tensor:
         return tf.strings.join([self.prompt, texts]) if self.prompt else texts
 
     def _mark(self, encoded: dict[str, tf.Tensor], has_prompt: tf.Tensor | None = None) -> dict[str, tf.Tensor]:

@@ -1,6 +1,6 @@
 """Reads texts of any length in the graph: bounds and tokenizes them, and cuts strings out of their characters.
 
-Characters, tokens and words are numbered through the whole batch. A blank is added behind each text, which keeps the
+Characters, tokens and words are numbered through the whole batch. A blank is added after each text, which keeps the
 words of two texts apart.
 
 Shapes: B texts, C characters of all texts and the B blanks, T tokens of all texts, P parts.

@@ -38,8 +38,8 @@ def bound_texts(texts: tf.Tensor, tokenizer, num_tokens: int) -> tf.Tensor:
     would not be safe: all of them may belong to one token (blanks, deleted control characters, one endless word), and
     the next word may still count.
 
-    A place is safe to cut if the tokens before it do not depend on what follows. That holds behind white space, behind
-    a CJK character (the tokenizer isolates it first of all), and behind most ASCII punctuation: words never reach
+    A place is safe to cut if the tokens before it do not depend on what follows. That holds after white space, after
+    a CJK character (the tokenizer isolates it first of all), and after most ASCII punctuation: words never reach
     across these. One rule of the tokenizer looks ahead: lower-casing a capital sigma looks past case-ignorable
     characters (Unicode, Final_Sigma). So apostrophe, full stop, colon, circumflex and grave accent are safe only if
     there is no such sigma before them.
@@ -113,7 +113,7 @@ def check_token_ids(
 ) -> list[tf.Operation]:
     """Returns ops that fail, with a message for the client, on ids for which the embeddings have no row.
 
-    Without them an answer could be silently wrong: a negative id counts from the table's end, and an id behind the end
+    Without them an answer could be silently wrong: a negative id counts from the table's end, and an id beyond the end
     is an error on a CPU but a row of zeros on a GPU. An empty batch passes, since the minimum of no numbers is the
     largest int32 and their maximum is the least.
 

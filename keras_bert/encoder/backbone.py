@@ -41,7 +41,7 @@ class BertBackbone(keras_nlp.models.Backbone):
         layout: str, the layout of tokens inside. `"rectangular"` has static shapes. `"unpadded"` computes only real
             tokens and returns zeros at padding: same answers, less work, shapes that follow the data. `"packed"` takes
             several examples in a sequence: `padding_mask` holds 1 at the tokens of the first, 2 at those of the second
-            behind it, 0 at padding. Each is encoded as if it were alone. `pooled_output` is then the first example's;
+            after it, 0 at padding. Each is encoded as if it were alone. `pooled_output` is then the first example's;
             `sequence_output` has the others' [CLS]. With one example it equals `"rectangular"`.
         dtype: a Keras dtype policy or its name, e.g. `"mixed_bfloat16"`.
         name, trainable: as in `keras.Model`.

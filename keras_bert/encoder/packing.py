@@ -140,7 +140,7 @@ class TokenLayout(BertLayer):
     Call arguments:
         padding_mask: int or bool, shape (batch, sequence), not 0 for real tokens. Each sequence's first position
             ([CLS]) counts as real whatever the mask says. For `packed` the number of the token's example: 1 for
-            those of the first, 2 for those behind, and so on, 0 for padding.
+            those of the first, 2 for those of the next, and so on, 0 for padding.
 
     Returns:
         `RectangularLayout`, `UnpaddedLayout` or `PackedLayout`.

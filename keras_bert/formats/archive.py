@@ -109,7 +109,7 @@ def extract(path: str, directory: str) -> None:
     with open_archive(path, kind) as archive:
         members, size = [], 0
         with parsing(path, f"{kind} file"):
-            # tarfile looks for the next header behind the member's bytes: each member is checked before.
+            # tarfile looks for the next header after the member's bytes, so each member is checked first.
             for member in archive if is_tar else archive.infolist():
                 size += (_check_tar_member if is_tar else check_zip_member)(path, member)
                 _check_size(path, size, directory)

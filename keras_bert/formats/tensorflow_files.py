@@ -259,7 +259,7 @@ def _block(content: bytes, start: int, size: int) -> Iterator[tuple[bytes, bytes
 
 
 def varints(data: bytes, place: int, count: int) -> tuple[list[int], int]:
-    """Reads numbers of seven bits a byte, in ten bytes at most; returns them, and the place behind them."""
+    """Reads numbers of seven bits a byte, in ten bytes at most; returns them, and the place after them."""
     numbers = []
     for _ in range(count):
         number = 0

@@ -34,7 +34,7 @@ class BertSpanLabelerPreprocessor(BertPreprocessor):
             - string, shape (B,): the answers, each at its first place in the context; "" where there is none.
             - tuple of int and string, shape (B,) each: the character at which the answer starts, and its text, as in
               SQuAD's files; -1 or "" where there is none.
-            - tuple of int and int: the character at which it starts, and the one behind its last.
+            - tuple of int and int: the character at which it starts, and the one after its last.
         sample_weight: float, shape (B,), or None.
 
     Returns:

@@ -22,7 +22,7 @@ class BertTokenClassifierPreprocessor(BertPreprocessor):
         tokenizer, sequence_length, pad_to_longest: as in `BertPreprocessor`.
 
     Call arguments:
-        x: string ragged tensor, shape (B, None), the words; or a dense one, shape (B, W), with "" behind the last word.
+        x: string ragged tensor, shape (B, None), the words; or a dense one, shape (B, W), with "" after the last word.
         y: of the same shape, the words' classes, int, of which negative ones are ignored; or their scores, float, of
             which NaN are ignored; or None.
         sample_weight: float, shape (B,), the sentences' weights, or None.
@@ -73,7 +73,7 @@ class BertTokenClassifierPreprocessor(BertPreprocessor):
     def _positions(self, words: tf.RaggedTensor, pieces: tf.RaggedTensor, kept: tf.Tensor) -> tf.RaggedTensor:
         before = tf.cast(pieces.row_starts(), tf.int32)  # of all sentences
         of_row = tf.cast(words.with_values(pieces).merge_dims(1, 2).row_starts(), tf.int32)
-        position = before - tf.gather(of_row, words.value_rowids()) + 1  # behind [CLS]
+        position = before - tf.gather(of_row, words.value_rowids()) + 1  # after [CLS]
         is_there = (pieces.row_lengths() > 0) & (position <= tf.gather(kept, words.value_rowids()))
         return words.with_values(tf.where(is_there, position, -1))
 
@@ -124,7 +124,7 @@ class BertTokenClassifier(LabeledTask, keras_nlp.models.Task):
 
 
 def ragged_words(values, words: tf.RaggedTensor | None = None) -> tf.RaggedTensor:
-    """Drops the padding of a dense batch: trailing "" of words, or labels behind the last of `words`."""
+    """Drops the padding of a dense batch: trailing "" of words, or labels after the last of `words`."""
     if isinstance(values, tf.RaggedTensor):
         return values
     if words is None:

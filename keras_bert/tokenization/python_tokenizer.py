@@ -85,7 +85,7 @@ class PythonBertTokenizer(VocabularyLookup):
         return cls(tokenizer.get_vocabulary(), tokenizer.lowercase, tokenizer.special_tokens_in_strings)
 
     def __reduce__(self):
-        # The caches stay behind: a worker process fills its own.
+        # Without the caches: a worker process fills its own.
         return type(self), (self.vocabulary, self.lowercase, self.special_tokens_in_strings)
 
     def tokenize(self, text: str | bytes) -> list[int]:
@@ -111,7 +111,7 @@ class PythonBertTokenizer(VocabularyLookup):
     def tokenize_with_offsets(self, text: str | bytes, unit: str = "character") -> tuple[list[int], ...]:
         """Tokenizes one text, and finds each token's place in it.
 
-        A token covers the characters it stems from, and those directly behind them that vanish: control characters,
+        A token covers the characters it stems from, and those directly after them that vanish: control characters,
         stripped accents, invalid bytes. [UNK] covers its whole word.
 
         Args:

@@ -122,7 +122,7 @@ class BertTokenizer(VocabularyLookup, Tokenizer):
     def tokenize_with_offsets(self, inputs, unit: str = "character") -> tuple[tf.RaggedTensor, ...]:
         """Tokenizes texts, and finds each token's place in its text.
 
-        A token covers the characters it stems from, and those directly behind them that vanish: control characters,
+        A token covers the characters it stems from, and those directly after them that vanish: control characters,
         stripped accents, invalid bytes. [UNK] covers its whole word. A character that becomes two tokens is covered by
         both.
 
