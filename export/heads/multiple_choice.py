@@ -1,4 +1,4 @@
-"""Multiple choice, as `bert-swag` trains it: names the one of several texts that goes with a text."""
+"""Multiple choice, as `bert-swag` trains it: tells which of several texts goes with a text."""
 
 import keras
 import numpy as np

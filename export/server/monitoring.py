@@ -1,4 +1,4 @@
-"""The server's metrics, for Prometheus; the times of a request, for it; and its traces, for OpenTelemetry.
+"""The server's metrics for Prometheus, the times of its requests, and their traces for OpenTelemetry.
 
 Names and labels are TensorFlow Serving's where it has the metric (its exporter writes
 `/tensorflow/serving/request_count` as `:tensorflow:serving:request_count`), so that its dashboards work. Names that

@@ -78,7 +78,7 @@ def _search_paths(manager: ModelManager) -> dict[str, dict]:
 
 
 def _search_request(names: list[str], properties: Mapping[str, Schema], required: list[str]) -> Schema:
-    """Returns the schema of a request to one of these models, which passes over unknown keys."""
+    """Returns the schema of a request to one of these models, which may have unknown keys."""
     required = required if len(names) == 1 else ["model", *required]
     return {"type": "object", "properties": {"model": {"enum": names}, **properties}, "required": required}
 

@@ -81,7 +81,7 @@ def compare(head: Head, requests: Sequence[Arrays], expected: Sequence[Arrays], 
 
 
 class Cost(NamedTuple):
-    """What another type of number changes in answers, compared with float32.
+    """The differences between answers in another type of number and in float32.
 
     Attributes:
         num_texts: rows asked.

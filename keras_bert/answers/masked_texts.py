@@ -23,7 +23,7 @@ def encode(preprocessor: BertPreprocessor, texts: tf.Tensor) -> dict[str, tf.Ten
         The encoder's inputs, int32 [B, S], and:
 
         - `mask_positions`: int32 [B, M], position of each mask in the sequence; -1 after a text's last one.
-        - `characters`: int32 [B, M], the character of the text's valid UTF-8 part where each mask begins; -1 likewise.
+        - `characters`: int32 [B, M], the character of the valid UTF-8 part where each mask begins; -1 after the last.
         - `num_masks`: int32 [B].
     """
     tokenizer, longest = preprocessor.tokenizer, preprocessor.sequence_length - 2

@@ -52,7 +52,7 @@ def in_pieces(
         experimental_attributes={"_noinline": True},
     )
     shape = tf.shape(encoded["padding_mask"])
-    fits = shape[0] <= _most_rows(encoded, shape[-1], backbone, num_kept)  # So does an empty batch.
+    fits = shape[0] <= _most_rows(encoded, shape[-1], backbone, num_kept)  # An empty batch fits, too.
     outputs = tf.cond(fits, lambda: run_piece(dict(encoded)), lambda: loop(dict(encoded)))
     # Without a rank TensorFlow's optimizer warns of a softmax that follows, at every log level.
     return {name: tf.ensure_shape(value, run_piece.structured_outputs[name].shape) for name, value in outputs.items()}

@@ -64,7 +64,7 @@ class Tensor(NamedTuple):
 
     @property
     def num_bytes(self) -> int:
-        """What it takes as an array."""
+        """The bytes that it takes as an array."""
         return math.prod(self.shape) * self.storage.dtype.itemsize
 
     def is_sound(self) -> bool:

@@ -1,4 +1,4 @@
-"""`BertMultipleChoice`: finds the one of several choices that fits a context (paper, section 4.4).
+"""`BertMultipleChoice`: finds which of several choices fits a context (paper, section 4.4).
 
 Shapes: B batch, K choices, S sequence, H hidden.
 """

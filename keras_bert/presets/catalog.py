@@ -5,9 +5,9 @@ google-research/bert's README (archives, sizes, case) and its `tokenization.py:2
 2019, arXiv:1908.08962 (the miniatures); `keras_hub/src/models/bert/bert_presets.py` (Kaggle handles) and KerasHub's
 conversion scripts (which Hugging Face repository each was made from). The miniature of 12 layers of 768 has the archive
 name of the base model of 2018, but other weights: it needs another name. KerasHub fine-tuned
-`bert_tiny_en_uncased_sst2` with its tanh gelu, and published it at Kaggle only. Its
-`multilingual_e5_small` is left out: the vocabulary is SentencePiece's. The prompts of an embedder are those of its
-publisher's page, `prompt_source`; the files of few embedders hold theirs.
+`bert_tiny_en_uncased_sst2` with its tanh gelu, and published it at Kaggle only. KerasHub's `multilingual_e5_small` is
+left out: its vocabulary is SentencePiece's. The prompts of an embedder are those of its publisher's page,
+`prompt_source`; the files of few embedders hold theirs.
 """
 
 import contextlib
