@@ -156,7 +156,7 @@ class Head(Answers):
 
         Args:
             model: the float32 reference, in the layout it was trained in. The answers are its own, by the eager path or
-                by the task's Python, on the CPU (`export.verification.probes.on_cpu`), never by `functions`.
+                by numpy, on the CPU (`export.verification.probes.on_cpu`), never by `functions`.
         """
         asked = []
         for limit in (None, 1, 0):
@@ -164,7 +164,7 @@ class Head(Answers):
             encoded = self.encode(texts)
             right = self.expected(model, texts, encoded)
             if self.example_signature:
-                answer, _ = right[signatures.SERVING_DEFAULT]  # It ranks nothing: every class is named.
+                answer, _ = right[signatures.SERVING_DEFAULT]  # Never undecided: it has all classes, in a fixed order.
                 by_example = probes.on_cpu(lambda both: self.answer_examples(*both), [texts, answer])
                 right[self.example_signature] = by_example, None
             asked += [Probe(name, inputs, *right[name]) for name, inputs in self.requests(texts, encoded).items()]

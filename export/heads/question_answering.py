@@ -1,10 +1,6 @@
-"""Question answering, as `bert-squad` trains it, from a question and a context of any length to the answer.
-
-Shapes: T tokens of all windows.
-"""
+"""Question answering, as `bert-squad` trains it, from a question and a context of any length to the answer."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -15,12 +11,6 @@ from export.heads.windowed import WindowedHead
 from export.verification import probes
 from export.verification.verify import TOLERANCE, rounding_scale
 from keras_bert.answers.question_answering import MASKED_LOGIT, SpanAnswers
-from keras_bert.answers.source_text import read_text
-from keras_bert.answers.windows import pad_windows
-from keras_bert.tokenization.python_tokenizer import PythonBertTokenizer
-from tasks.squad.answers import best_answers
-from tasks.squad.data import Question
-from tasks.squad.windows import make_windows
 
 QUESTION = "In what country is Normandy located?"
 CONTEXT = (
@@ -43,7 +33,7 @@ _NUM_SHAKES = 8
 
 
 class QuestionAnswering(SpanAnswers, WindowedHead):
-    """A question answerer; see `SpanAnswers`. Its answers are verified against the Python of `tasks.squad`."""
+    """A question answerer; see `SpanAnswers`."""
 
     task = "question_answering"
     settings = ("doc_stride", "n_best_size", "max_answer_length", "null_score_diff_threshold", "max_tokens")
@@ -55,27 +45,13 @@ class QuestionAnswering(SpanAnswers, WindowedHead):
         return {name: probes.as_bytes(column) for name, column in columns}
 
     def encode(self, texts):
-        """Reads questions as the task's Python does; `questions` and `windows` come along."""
-        tokenizer, questions = PythonBertTokenizer.of(self.preprocessor.tokenizer), []
-        for number, (question, context) in enumerate(zip(texts["question"], texts["context"], strict=True)):
-            question = question[: self.question_bytes].decode("utf-8", "ignore")
-            context, _ = read_text(context, tokenizer, self.max_tokens)
-            questions.append(Question(str(number), question, context, [], False, ""))
-        sizes = (self.preprocessor.sequence_length, self.doc_stride, self.max_query_length)
-        windows = make_windows(questions, tokenizer, *sizes, with_answers=False, description=None)
-        examples = windows.examples
-        rows = pad_windows(examples.row_splits, token_ids=examples.token_ids, segment_ids=examples.segment_ids)
-        return {**rows, "questions": questions, "windows": windows}
+        """Encodes the windows of all questions by the eager path."""
+        return probes.on_cpu(lambda columns: self.read(**columns)[2].inputs, dict(texts))
 
     def expected(self, model, texts, encoded):
-        """Finds the right answers: texts and scores by `tasks.squad`, places by the graph's eager path.
-
-        A question is undecided if its texts or places depend on rounding.
-        """
+        """Finds the right answers by the eager path; a question is undecided if a text or place depends on rounding."""
         logits, by_token = self.expected_tokens(model, encoded)
-        places, undecided = self._eager_answers(texts, logits)
-        answers = places | self._task_answers(encoded, logits[encoded["padding_mask"] == 1])
-        return {signatures.SERVING_DEFAULT: (answers, undecided), signatures.TOKEN_IDS: (by_token, None)}
+        return {signatures.SERVING_DEFAULT: self._eager_answers(texts, logits), signatures.TOKEN_IDS: (by_token, None)}
 
     def _eager_answers(self, texts: Mapping[str, np.ndarray], logits: np.ndarray) -> Answer:
         """Answers by the eager path; an answer is undecided if it changes as the logits are shaken a little."""
@@ -94,24 +70,6 @@ class QuestionAnswering(SpanAnswers, WindowedHead):
                 differs = shaken[name].reshape(_NUM_SHAKES, *values.shape) != values
                 undecided |= differs.any(axis=(0, *range(2, differs.ndim)))
         return right, undecided
-
-    def _task_answers(self, encoded: Mapping[str, Any], logits: np.ndarray) -> dict[str, np.ndarray]:
-        """Finds texts and scores of the answers as `bert-squad` does, from the logits of all tokens, float32 [T, 2]."""
-        choice, count = self.choice, self.choice.num_listed
-        answers = best_answers(encoded["questions"], encoded["windows"], *logits.T, **choice._asdict())
-        lists = list(answers.nbest.values())
-        texts = _padded([[entry["text"].encode() for entry in listed] for listed in lists], b"", count)
-        scores = _padded([[entry["probability"] for entry in listed] for listed in lists], 0.0, count)
-        given = probes.as_bytes(list(answers.predictions.values()))
-        outputs = {
-            "answer": given,
-            "score": np.where(texts == given[:, np.newaxis], scores, 0.0).max(axis=1, initial=0.0),
-            "nbest_answers": texts,
-            "nbest_probabilities": scores,
-        }
-        if answers.null_odds:
-            outputs["null_score"] = np.array(list(answers.null_odds.values()), np.float32)
-        return outputs
 
     # === Description ===
 
@@ -147,9 +105,3 @@ class QuestionAnswering(SpanAnswers, WindowedHead):
             },
             more={"version_2_with_negative": choice.version_2_with_negative},
         )
-
-
-def _padded(rows: list[list], fill: bytes | float, width: int) -> np.ndarray:
-    """Returns lists of at most `width` values as one array of bytes objects or float32."""
-    filled = [[*row, *[fill] * (width - len(row))] for row in rows]
-    return np.array(filled, object if isinstance(fill, bytes) else np.float32).reshape(len(rows), width)

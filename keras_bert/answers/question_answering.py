@@ -76,27 +76,35 @@ class SpanAnswers(WindowedAnswers):
         """Number of bytes of a question that are read."""
         return BYTES_PER_TOKEN * self.preprocessor.sequence_length
 
+    def read(self, question: tf.Tensor, context: tf.Tensor):
+        """Reads questions and their contexts, string [B] both, in windows, in the graph; returns what `lay_out` does.
+
+        Raises:
+            tf.errors.InvalidArgumentError: they are not equally many.
+        """
+        tokenizer, num_rows = self.preprocessor.tokenizer, tf.size(question)
+        check = tf.debugging.Assert(
+            num_rows == tf.size(context),
+            ["`question` and `context` must be equally many. Received:", num_rows, tf.size(context)],
+        )
+        with tf.control_dependencies([check]):
+            question = tf.identity(question)
+        # Bounded like a context, since one endless word costs more than many short ones.
+        question = tf.strings.substr(question, 0, self.question_bytes)
+        question = text_bounds.bound_texts(question, tokenizer, self.max_query_length)
+        queries = tokenizer.tokenize(question)[:, : self.max_query_length]
+        rooms = self.preprocessor.sequence_length - _SPECIAL_TOKENS - queries.row_lengths()
+        return self.lay_out(context, rooms, queries)
+
     def answering(self, logits_of):
         # It needs tensorflow-text, which not every machine has.
         from keras_bert.answers.projection import Projector
 
-        tokenizer = self.preprocessor.tokenizer
-        project = Projector(tokenizer)
+        project = Projector(self.preprocessor.tokenizer)
 
         def answer(question, context):
             num_rows = tf.size(question, tf.int64)
-            check = tf.debugging.Assert(
-                num_rows == tf.size(context, tf.int64),
-                ["`question` and `context` must be equally many. Received:", num_rows, tf.size(context)],
-            )
-            with tf.control_dependencies([check]):
-                question = tf.identity(question)
-            # Bounded like a context, since one endless word costs more than many short ones.
-            question = tf.strings.substr(question, 0, self.question_bytes)
-            question = text_bounds.bound_texts(question, tokenizer, self.max_query_length)
-            queries = tokenizer.tokenize(question)[:, : self.max_query_length]
-            rooms = self.preprocessor.sequence_length - _SPECIAL_TOKENS - queries.row_lengths()
-            source, windows, layout = self.lay_out(context, rooms, queries)
+            source, windows, layout = self.read(question, context)
             logits = logits_of(layout.inputs)
             projection = project(source)
             candidates, nulls = nbest.find_candidates(windows, layout, logits, projection, num_rows, self.choice)

@@ -63,25 +63,6 @@ class SourceText:
         return tf.cast(characters - tf.gather(self.row_splits, rows), tf.int32)
 
 
-def read_text(text: bytes, tokenizer, max_tokens: int) -> tuple[str, bool]:
-    """Reads one text as `SourceText` does, in Python.
-
-    Args:
-        text: any bytes.
-        tokenizer: `PythonBertTokenizer`.
-        max_tokens: as in `SourceText`.
-
-    Returns:
-        (the part of the text that counts; True if there is more).
-    """
-    num_bytes = BYTES_PER_TOKEN * max_tokens
-    part = text[:num_bytes].decode("utf-8", "ignore")
-    ends = tokenizer.tokenize_with_offsets(part)[2]
-    if len(ends) > max_tokens:
-        return part[: max(ends[:max_tokens])], True
-    return part, len(text) > num_bytes
-
-
 def cut_texts(codes: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor) -> tf.Tensor:
     """Makes strings of the characters `starts` to `ends` (exclusive), int64 [P], of `codes`, int32: string [P]."""
     places = tf.ragged.range(starts, ends)

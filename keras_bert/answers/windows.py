@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from keras_bert.answers.pieces import in_pieces
@@ -208,21 +207,3 @@ def answer_windows(model: keras.Model, features: Mapping[str, tf.Tensor], poolin
     windows, rows = list_windows(features)
     outputs = in_pieces(model, windows, lambda outputs, _: {"outputs": outputs})["outputs"]
     return pool_windows(model, outputs, rows, tf.shape(features["padding_mask"])[:-2], pooling)
-
-
-def pad_windows(row_splits: np.ndarray, **columns: np.ndarray) -> dict[str, np.ndarray]:
-    """Pads windows that were made in Python.
-
-    Args:
-        row_splits: int64 [W + 1].
-        **columns: such as `token_ids`, int32, one value for each token of all windows.
-
-    Returns:
-        The columns, and `padding_mask`: int32 [W, S].
-    """
-    lengths = np.diff(row_splits)
-    mask = np.arange(max(lengths, default=_MIN_LENGTH)) < lengths[:, np.newaxis]
-    padded = {name: np.zeros(mask.shape, np.int32) for name in columns}
-    for name, values in columns.items():
-        padded[name][mask] = values
-    return {**padded, "padding_mask": mask.astype(np.int32)}

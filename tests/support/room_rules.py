@@ -48,21 +48,17 @@ ONLY_FOR = {"keras_bert/formats": ("keras_bert/presets",)}
 # Imports that break the order. This list may only shrink.
 EXCEPTIONS: set[tuple[str, str]] = set()
 
-# What `export` takes from `tasks`: the decoding of answers that the served graph must reproduce. The last two groups
-# may only shrink.
+# What `export` takes from `tasks`. This list may only shrink.
 EXPORT_MAY_IMPORT = {
+    # Flags from settings.
     "tasks/flags.py",
     "tasks/settings.py",
-    "tasks/squad/answers.py",
-    "tasks/squad/windows.py",
     # Models and their files.
     "tasks/fine_tuning/model_files.py",
     # The rows that the training held out, on which 8 bits are measured.
     "tasks/held_out.py",
     # The card of the training.
     "tasks/report/card.py",
-    # Texts that an export is tried on.
-    "tasks/squad/data.py",
 }
 
 # A module-level container that starts empty is a cache that outlives a run.

@@ -9,7 +9,7 @@ from tokenizer_reference import SPECIALS
 
 from export.heads.question_answering import QuestionAnswering
 from keras_bert import BertPreprocessor, BertTokenizer
-from keras_bert.answers.source_text import read_text
+from keras_bert.answers.source_text import BYTES_PER_TOKEN
 from keras_bert.tokenization.python_tokenizer import PythonBertTokenizer
 from tasks.squad.answers import best_answers
 from tasks.squad.data import Question
@@ -95,6 +95,25 @@ class TableAnswerer:
             }
             for question, is_cut in zip(read, truncated, strict=True)
         ]
+
+
+def read_text(text: bytes, tokenizer, max_tokens: int) -> tuple[str, bool]:
+    """Reads one text as `SourceText` does, in Python.
+
+    Args:
+        text: any bytes.
+        tokenizer: `PythonBertTokenizer`.
+        max_tokens: as in `SourceText`.
+
+    Returns:
+        (the part of the text that counts; True if there is more).
+    """
+    num_bytes = BYTES_PER_TOKEN * max_tokens
+    part = text[:num_bytes].decode("utf-8", "ignore")
+    ends = tokenizer.tokenize_with_offsets(part)[2]
+    if len(ends) > max_tokens:
+        return part[: max(ends[:max_tokens])], True
+    return part, len(text) > num_bytes
 
 
 def _logits(generator, count, decimals):

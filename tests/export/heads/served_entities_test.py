@@ -14,7 +14,7 @@ import tensorflow as tf
 from repository import SHARED, needs_data
 from tokenizer_reference import ADVERSARIAL
 from tokenizer_texts import alphabet_vocabulary, fuzzed_texts
-from toy_answering import NUMBERED_WORDS
+from toy_answering import NUMBERED_WORDS, read_text
 from toy_saved import ask, save_as_described
 
 from export.heads.loading import load_head
@@ -23,7 +23,7 @@ from keras_bert import BertBackbone, BertPreprocessor, BertTokenizer
 from keras_bert.answers import raw_words
 from keras_bert.answers.entities import EntityFinder
 from keras_bert.answers.raw_words import find_words
-from keras_bert.answers.source_text import SourceText, read_text
+from keras_bert.answers.source_text import SourceText
 from keras_bert.models import BertTokenClassifier
 from keras_bert.tokenization.normalizer import CJK_RANGES, is_cjk, is_punctuation, vanishes
 from keras_bert.tokenization.python_tokenizer import PythonBertTokenizer

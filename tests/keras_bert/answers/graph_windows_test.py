@@ -8,11 +8,12 @@ import pytest
 import tensorflow as tf
 from tokenizer_reference import ADVERSARIAL
 from tokenizer_texts import alphabet_vocabulary, fuzzed_texts
+from toy_answering import read_text
 
 from keras_bert import BertTokenizer
 from keras_bert.answers import windows as graph_windows
 from keras_bert.answers.projection import Projector, WordSplitter
-from keras_bert.answers.source_text import BYTES_PER_TOKEN, SourceText, cut_texts, read_text
+from keras_bert.answers.source_text import BYTES_PER_TOKEN, SourceText, cut_texts
 from keras_bert.tokenization.normalizer import split_words, substitutes
 from keras_bert.tokenization.python_tokenizer import PythonBertTokenizer
 from tasks.squad.data import Question
@@ -103,12 +104,6 @@ def test_no_token_gives_no_window(tokenizer, count):
     layout = graph_windows.lay_out(windows, empty, tokenizer, empty)
     assert [values.shape for values in layout.inputs.values()] == [(0, 2)] * 3
     assert graph_windows.best_cells(windows, layout, tf.constant(0, tf.int64), 0.01).shape == (0,)
-
-
-def test_padded_windows():
-    padded = graph_windows.pad_windows(np.array([0, 1, 4]), token_ids=np.array([7, 1, 2, 3], np.int32))
-    assert padded["token_ids"].tolist() == [[7, 0, 0], [1, 2, 3]]
-    assert padded["padding_mask"].tolist() == [[1, 0, 0], [1, 1, 1]]
 
 
 # === Texts ===
