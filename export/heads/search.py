@@ -15,7 +15,7 @@ from export.verification import probes
 from export.verification.verify import TOLERANCE
 from keras_bert.answers import text_bounds
 from keras_bert.answers.nearest import find_nearest
-from keras_bert.answers.pieces import in_pieces
+from keras_bert.answers.pieces import outputs_in_pieces
 from keras_bert.answers.rules import search_prompts
 from keras_bert.answers.ties import settle_ties
 from keras_bert.errors import InputError
@@ -132,7 +132,7 @@ class Search(SentenceEmbedding):
     def _score_pairs(self, model, questions, passages):
         """Returns the re-ranker's scores: string (B,) and (B, K) to float32 (B, K)."""
         encoded = self._pair((tf.repeat(questions, self.top_k), tf.reshape(passages, [-1])))
-        outputs = in_pieces(model, encoded, lambda outputs, _: {"outputs": outputs})["outputs"]
+        outputs = outputs_in_pieces(model, encoded)
         scores = outputs[:, -1] - outputs[:, 0] if outputs.shape[1] == 2 else outputs[:, 0]
         return tf.reshape(scores, [-1, self.top_k])
 

@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_bert.answers.base import Answers, gives_logits
-from keras_bert.answers.pieces import in_pieces
+from keras_bert.answers.pieces import in_pieces, outputs_in_pieces
 from keras_bert.answers.raw_words import find_words
 from keras_bert.answers.rules import SPECIAL_TOKENS
 from keras_bert.answers.sequence import LabelSetAnswers, SequenceAnswers
@@ -78,10 +78,7 @@ class Explanations(Answers):
         return encoded
 
     def answer_texts(self, model, texts):
-        def run(encoded):
-            return in_pieces(model, encoded, lambda outputs, _: {"outputs": outputs})["outputs"]
-
-        return self.explain(run, texts)
+        return self.explain(lambda encoded: outputs_in_pieces(model, encoded), texts)
 
     def explain(self, run: Callable[[Tensors], tf.Tensor], texts: Tensors) -> dict[str, tf.Tensor]:
         """Builds the graph to the explanations.

@@ -58,6 +58,11 @@ def in_pieces(
     return {name: tf.ensure_shape(value, run_piece.structured_outputs[name].shape) for name, value in outputs.items()}
 
 
+def outputs_in_pieces(model: keras.Model, encoded: Tensors) -> tf.Tensor:
+    """Returns a model's only output for the inputs `encoded`, float [B, ...]; see `in_pieces`."""
+    return in_pieces(model, encoded, lambda outputs, _: {"outputs": outputs})["outputs"]
+
+
 def _most_rows(encoded: Tensors, longest: tf.Tensor, backbone: BertBackbone, num_kept: int) -> tf.Tensor:
     """Returns the number of rows in a piece whose longest sequence has `longest` tokens: int32, at least 1."""
     mask = encoded["padding_mask"]

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from keras_bert.answers import text_bounds
 from keras_bert.answers.base import Answers, TokenOutput, gives_logits
-from keras_bert.answers.pieces import in_pieces
+from keras_bert.answers.pieces import in_pieces, outputs_in_pieces
 from keras_bert.answers.rules import LONG_TEXTS, NO_LABEL, POOLED
 from keras_bert.answers.windows import LongTexts, pool_windows
 from keras_bert.tokenization.preprocessor import BertPreprocessor
@@ -55,7 +55,7 @@ class SequenceAnswers(Answers):
         if self.long_texts is None:
             return in_pieces(model, self.encode_in_graph(texts), self.answer)
         encoded, rows = self.read_windows(texts["text"])
-        outputs = in_pieces(model, encoded, lambda outputs, _: {"outputs": outputs})["outputs"]
+        outputs = outputs_in_pieces(model, encoded)
         return self.answer(self.pool(outputs, rows, tf.shape(texts["text"])), encoded)
 
     def read_windows(self, text: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from keras_bert.answers.base import Answers, TokenOutput, gives_logits
 from keras_bert.answers.entities import Entities, EntityFinder
-from keras_bert.answers.pieces import in_pieces
+from keras_bert.answers.pieces import outputs_in_pieces
 from keras_bert.answers.raw_words import Words, find_words
 from keras_bert.answers.rules import SPECIAL_TOKENS, check_stride
 from keras_bert.answers.source_text import BYTES_PER_TOKEN, SourceText, cut_texts
@@ -61,10 +61,7 @@ class WindowedAnswers(Answers):
         """
 
     def answer_texts(self, model, texts):
-        def logits_of(encoded):
-            return in_pieces(model, encoded, lambda outputs, _: {"logits": outputs})["logits"]
-
-        return self.answering(logits_of)(**texts)
+        return self.answering(lambda encoded: outputs_in_pieces(model, encoded))(**texts)
 
     def lay_out(self, texts: tf.Tensor, rooms, queries: tf.RaggedTensor | None = None):
         """Reads texts, string [B], in windows, in the graph.

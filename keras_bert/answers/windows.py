@@ -11,7 +11,7 @@ from typing import NamedTuple
 import keras
 import tensorflow as tf
 
-from keras_bert.answers.pieces import in_pieces
+from keras_bert.answers.pieces import outputs_in_pieces
 from keras_bert.answers.rules import LONG_TEXTS, MOST_TOKENS, POOLED, SPECIAL_TOKENS
 from keras_bert.answers.text_bounds import bound_texts
 from keras_bert.tokenization.exact_normalizer import row_ids
@@ -205,5 +205,5 @@ def pool_windows(model: keras.Model, outputs: tf.Tensor, rows: tf.Tensor, shape:
 def answer_windows(model: keras.Model, features: Mapping[str, tf.Tensor], pooling: str) -> tf.Tensor:
     """Applies a model to texts of at most K windows, int32 [..., K, S], some at a time: float [..., C]."""
     windows, rows = list_windows(features)
-    outputs = in_pieces(model, windows, lambda outputs, _: {"outputs": outputs})["outputs"]
+    outputs = outputs_in_pieces(model, windows)
     return pool_windows(model, outputs, rows, tf.shape(features["padding_mask"])[:-2], pooling)
