@@ -16,7 +16,7 @@ from export.verification.verify import TOLERANCE
 from keras_bert.answers import text_bounds
 from keras_bert.answers.nearest import find_nearest
 from keras_bert.answers.pieces import outputs_in_pieces
-from keras_bert.answers.rules import search_prompts
+from keras_bert.answers.rules import search_prompts, unit
 from keras_bert.answers.ties import settle_ties
 from keras_bert.errors import InputError
 from keras_bert.files import read_lines
@@ -98,7 +98,7 @@ class Search(SentenceEmbedding):
                 numbers = order[start : start + _BATCH]
                 vectors[numbers] = run(tf.constant([texts[number] for number in numbers]))
                 progress.update(len(numbers))
-        return _unit(vectors)
+        return unit(vectors)
 
     def vectors(self) -> np.ndarray:
         """Returns the passages' vectors as they are stored, to within rounding: float32, shape (P, D)."""
@@ -158,7 +158,7 @@ class Search(SentenceEmbedding):
 
     def _nearest(self, embeddings: np.ndarray) -> Answer:
         """Computes in numpy, of all passages at once, what `find` computes in the graph."""
-        scores = _unit(embeddings) @ self.vectors().T
+        scores = unit(embeddings) @ self.vectors().T
         indices = np.argsort(-scores, axis=1, kind="stable")[:, : self.top_k].astype(np.int32)
         passages = probes.as_bytes(self._texts)[indices]
         answer = {"passages": passages, "scores": np.take_along_axis(scores, indices, 1), "indices": indices}
@@ -202,10 +202,6 @@ class Search(SentenceEmbedding):
         )
         described["signatures"] |= {QUERY: of_query, EMBED: {**of_ids, "inputs": of_query["inputs"]}}
         return described
-
-
-def _unit(vectors: np.ndarray) -> np.ndarray:
-    return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
 
 
 def _read_passages(path: str) -> list[str]:

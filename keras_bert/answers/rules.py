@@ -5,6 +5,8 @@ This module does not import TensorFlow.
 
 from collections.abc import Mapping
 
+import numpy as np
+
 from keras_bert.errors import InputError
 
 # === Windows ===
@@ -39,7 +41,7 @@ LONG_TEXTS = ("truncate", "head_tail", "mean", "max")
 POOLED = LONG_TEXTS[2:]
 MOST_TOKENS = 8192  # Tokens of a text that are read by default.
 
-# === Prompts ===
+# === Embeddings ===
 
 QUERY_PROMPT = "query"
 PASSAGE_PROMPTS = ("document", "passage", "corpus")  # As sentence-transformers looks for them.
@@ -49,6 +51,11 @@ def search_prompts(prompts: Mapping[str, str]) -> tuple[str, str]:
     """Returns the names of an embedder's prompts for queries and for passages; "" for none."""
     passage = next((name for name in PASSAGE_PROMPTS if prompts.get(name)), "")
     return QUERY_PROMPT if prompts.get(QUERY_PROMPT) else "", passage
+
+
+def unit(vectors: np.ndarray) -> np.ndarray:
+    """Divides vectors by their lengths: float, shape (..., D)."""
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
 
 
 # === Labels ===

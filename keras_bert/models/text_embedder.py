@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from keras_bert.answers.base import plain_values
 from keras_bert.answers.nearest import find_nearest
-from keras_bert.answers.rules import search_prompts
+from keras_bert.answers.rules import search_prompts, unit
 from keras_bert.answers.sequence import EmbeddingAnswers
 from keras_bert.config import POOLINGS
 from keras_bert.encoder.backbone import BertBackbone
@@ -155,8 +155,7 @@ class BertTextEmbedder(BertTask, keras_nlp.models.Task):
     def _directions(self, texts, prompt: str | None = None) -> np.ndarray:
         """Returns vectors of length 1, of texts or of vectors."""
         is_encoded = isinstance(texts, np.ndarray) and texts.dtype.kind == "f"
-        vectors = texts if is_encoded else self.encode(texts, prompt)
-        return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
+        return unit(texts if is_encoded else self.encode(texts, prompt))
 
     def default_loss(self):
         return keras.losses.MeanSquaredError(reduction="mean_with_sample_weight")

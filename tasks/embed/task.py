@@ -9,7 +9,7 @@ import os
 import numpy as np
 
 import keras_bert
-from keras_bert.answers.rules import LONG_TEXTS, POOLED, QUERY_PROMPT, search_prompts
+from keras_bert.answers.rules import LONG_TEXTS, POOLED, QUERY_PROMPT, search_prompts, unit
 from keras_bert.errors import InputError
 from keras_bert.files import atomic_path
 from keras_bert.presets.weights import read_settings
@@ -357,11 +357,6 @@ def load_scorer(directory: str, batch_size: int) -> retrieval.Scorer:
         return outputs[:, -1] - (outputs[:, 0] if outputs.shape[1] == 2 else 0.0)
 
     return score
-
-
-def unit(vectors: np.ndarray) -> np.ndarray:
-    """Divides vectors by their lengths: float32, shape (..., D)."""
-    return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
 
 
 def cosines(vectors: np.ndarray) -> np.ndarray:

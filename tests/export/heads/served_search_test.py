@@ -15,6 +15,7 @@ from export.heads.loading import load_head
 from export.verification import cc_check, verify
 from keras_bert import BertPreprocessor, BertTextClassifier, BertTextEmbedder, BertTokenizer
 from keras_bert.answers import nearest, pieces
+from keras_bert.answers.rules import unit
 from keras_bert.errors import InputError
 from tasks.fine_tuning.model_files import save_model
 
@@ -130,7 +131,7 @@ class OfRandomVectors(search.Search):
 
     def _embed(self, texts):
         vectors = np.random.default_rng(2).normal(size=(len(texts), self.model.output_shape[-1]))
-        return search._unit(vectors.astype(np.float32))
+        return unit(vectors.astype(np.float32))
 
 
 @pytest.mark.slow(keep=["4500-float32"])
