@@ -25,7 +25,7 @@ from export.server.admission import Admission, Keys
 from export.server.config_files import declared_message, read_text_message, settings_of
 from export.server.model_manager import ModelManager, UnavailableVersionError
 from export.server.monitoring import Metrics
-from export.server.server_settings import ServerSettings
+from export.server.server_settings import DRAIN_SECONDS, ServerSettings
 from export.server.serving_error import ServingError, as_serving_error, invalid
 from keras_bert.errors import InputError
 
@@ -197,9 +197,9 @@ class GrpcServer:
         """Starts to answer requests."""
         self._server.start()
 
-    def stop(self, drain_timeout: float = 10.0) -> None:
-        """Refuses new requests, and abandons those in progress after `drain_timeout` seconds; does not wait."""
-        self._ended = self._server.stop(drain_timeout)
+    def stop(self) -> None:
+        """Refuses new requests, and abandons those in progress after `DRAIN_SECONDS`; does not wait."""
+        self._ended = self._server.stop(DRAIN_SECONDS)
 
     def wait(self) -> None:
         """Waits, after `stop`, until the last request is answered or abandoned."""

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from export.server.admission import Admission, Keys
 from export.server.rest_handler import RestHandler
 from export.server.rest_routes import RestRoutes, error_answer
-from export.server.server_settings import ServerSettings
+from export.server.server_settings import DRAIN_SECONDS, ServerSettings
 from export.server.serving_error import log_failure
 from keras_bert.errors import InputError
 
@@ -129,22 +129,22 @@ def _end_reading(connection: socket.socket) -> None:
 
 
 @contextlib.contextmanager
-def running(server: RestServer, drain_timeout: float = 10.0) -> Iterator[RestServer]:
+def running(server: RestServer) -> Iterator[RestServer]:
     """Answers requests in a thread while the block runs, then refuses new ones and lets the last ones finish.
 
-    Requests not answered within `drain_timeout` seconds are abandoned, and a warning says how many.
+    Requests not answered within `DRAIN_SECONDS` are abandoned, and a warning says how many.
     """
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True)
     thread.start()
     try:
         yield server
     finally:
-        end = time.monotonic() + drain_timeout
+        end = time.monotonic() + DRAIN_SECONDS
         server.shutdown()
         server.server_close()
         left = server.drain(max(0.0, end - time.monotonic()))
         if left:
             logging.getLogger(__name__).warning(
-                "Stopped without an answer to %d connection(s): not finished within %g seconds.", left, drain_timeout
+                "Stopped without an answer to %d connection(s): not finished within %g seconds.", left, DRAIN_SECONDS
             )
         thread.join()

@@ -6,6 +6,7 @@ import sys
 from keras_bert.errors import InputError
 from tasks.settings import Settings, setting
 
+DRAIN_SECONDS = 10.0  # How long requests in progress have, once the server ends, before they are abandoned.
 # Without the first, anyone could read what is sent; the second replaces TensorFlow.
 _NOT_TO_BE_LEFT_OUT = ("use_alts_credentials", "platform_config_file")
 

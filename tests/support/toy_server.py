@@ -91,7 +91,7 @@ def running(base_path: str, *, batching=None, name: str = "toy", **settings):
     return running_server([ModelSettings(name, base_path)], settings, batching)
 
 
-def serving(servable, base_path: str, **settings):
+def serving(servable, base_path: str):
     """Serves what stands for a loaded version, under the name of a model that is there."""
     metrics = Metrics()
     manager = ModelManager(lambda *_: servable)
@@ -100,7 +100,7 @@ def serving(servable, base_path: str, **settings):
     # An idle connection must not end by itself.
     open_to = ServerSettings(rest_api_port=0, rest_api_timeout_in_ms=300_000)
     rest = rest_server.RestServer(rest_routes.RestRoutes(manager, metrics), admission, open_to)
-    return rest_server.running(rest, **settings)
+    return rest_server.running(rest)
 
 
 class SlowServable:

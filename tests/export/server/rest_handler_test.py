@@ -14,7 +14,7 @@ import time
 import pytest
 import toy_server
 
-from export.server import rest_api
+from export.server import rest_api, rest_server
 from export.server.servable import ServedModel
 from export.server.server_settings import ServerSettings
 
@@ -337,20 +337,21 @@ def test_clients_that_do_not_read_their_answers_hold_nothing_and_are_given_up(tm
 
 
 @pytest.fixture
-def slow(tmp_path):
+def slow(tmp_path, monkeypatch):
     """A slow version, its server, `stop` to begin the shutdown, and the future of the shutdown's end."""
     model, stop, started = toy_server.SlowServable(), threading.Event(), queue.Queue()
     base_path = toy_server.empty_version(tmp_path)
 
-    def serve(drain_timeout: float) -> None:
-        with toy_server.serving(model, base_path, drain_timeout=drain_timeout) as server:
+    def serve() -> None:
+        with toy_server.serving(model, base_path) as server:
             started.put(server)
             stop.wait(120)
 
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
 
-        def start(drain_timeout: float):
-            ended = pool.submit(serve, drain_timeout)
+        def start(drain_seconds: float):
+            monkeypatch.setattr(rest_server, "DRAIN_SECONDS", drain_seconds)
+            ended = pool.submit(serve)
             return model, started.get(timeout=30), stop, ended
 
         yield start
@@ -359,7 +360,7 @@ def slow(tmp_path):
 
 
 def test_requests_in_progress_are_answered_after_shutdown_began(slow):
-    model, server, stop, ended = slow(drain_timeout=60)
+    model, server, stop, ended = slow(drain_seconds=60)
     with toy_server.connect(server) as idle, toy_server.connect(server) as busy:
         idle.sendall(b"GET /v1/models/toy HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert idle.recv(1000).startswith(b"HTTP/1.1 200")
@@ -380,7 +381,7 @@ def test_requests_in_progress_are_answered_after_shutdown_began(slow):
 
 
 def test_a_request_that_outlasts_the_shutdown_is_given_up_and_told(slow, caplog):
-    model, server, stop, ended = slow(drain_timeout=0.1)
+    model, server, stop, ended = slow(drain_seconds=0.1)
     with toy_server.connect(server) as busy:
         busy.sendall(toy_server.request({"instances": ["late"]}))
         assert model.asked.wait(30)

@@ -204,7 +204,7 @@ def test_certificates(tmp_path):
                 model_service_pb2_grpc.ModelServiceStub(channel).GetModelStatus(request, timeout=30)
             assert caught.value.code().name == code
     finally:
-        server.stop(0)
+        server.stop()
         server.wait()
 
 
