@@ -7,7 +7,6 @@ from importlib.util import find_spec
 
 import keras
 import numpy as np
-import pandas as pd
 import pytest
 import toy_hugging_face
 import toy_tasks
@@ -184,14 +183,21 @@ def test_texts_become_vectors_cosines_and_the_nearest_passages():
     assert [row["indices"][:2] for row in results] == [[0, 5], [1, 6]] and results[1]["passages"][1] == TEXTS[1]
     hits = model.search(TEXTS[1], TEXTS, top_k=9)
     assert hits["indices"][0] == 1 and len(hits["scores"]) == len(TEXTS) and hits["scores"][0] == pytest.approx(1.0)
-    shuffled = pd.Series({3: TEXTS[0], 0: TEXTS[1], 1: TEXTS[2]})
-    for passages in (shuffled, shuffled.to_numpy(str), tuple(shuffled)):
+    for passages in (np.array(TEXTS), tuple(TEXTS)):
         hits = model.search(TEXTS[1], passages, top_k=1)
         assert (hits["passages"], hits["indices"]) == ([TEXTS[1]], [1]) and type(hits["passages"][0]) is str
     wrongs = [{"passages": [], "vectors": vectors[:0]}, {"vectors": vectors[:2]}, {"top_k": 0}]
     for wrong in [*wrongs, {"vectors": vectors[:, :3]}, {"passages": "one text"}]:
         with pytest.raises(ValueError, match="`passages`, as many `vectors`, and `top_k` must be at least 1. Received"):
             model.search("a", **{"passages": TEXTS, **wrong})
+
+
+def test_passages_of_pandas_are_named_by_their_position():
+    pd = pytest.importorskip("pandas")
+    preprocessor = keras_bert.BertPreprocessor(toy_tasks.tokenizer(), sequence_length=8)
+    model = keras_bert.BertTextEmbedder(toy_tasks.backbone(), preprocessor, compile=False)
+    hits = model.search(TEXTS[1], pd.Series({3: TEXTS[0], 0: TEXTS[1], 1: TEXTS[2]}), top_k=1)
+    assert (hits["passages"], hits["indices"]) == ([TEXTS[1]], [1]) and type(hits["passages"][0]) is str
 
 
 # === Prompts ===
