@@ -150,8 +150,10 @@ def read_keys(source: str | None) -> list[str]:
     """
     if source is None:
         return []
-    is_variable = source.startswith("env:")
-    lines = os.environ.get(source[4:], "").splitlines() if is_variable else [line for _, line in read_lines(source)]
+    if source.startswith("env:"):
+        lines = os.environ.get(source[4:], "").splitlines()
+    else:
+        lines = [line for _, line in read_lines(source)] if source else []
     keys = {number: line.strip() for number, line in enumerate(lines, start=1) if line.strip()}
     wrong = [number for number, key in keys.items() if not re.fullmatch("(?!#)[!-~]+", key)]
     if wrong or not keys:  # No message shows what may be a key.

@@ -37,7 +37,7 @@ class MaskAnswers(Answers):
         super().__init__(model, preprocessor)
         size = preprocessor.tokenizer.vocabulary_size()
         if not 1 <= top_k <= size:
-            raise InputError(f"--top_k={top_k}: expected 1 to {size}, the size of the vocabulary.")
+            raise InputError(f"top_k={top_k}: expected 1 to {size}, the size of the vocabulary.")
         self.top_k = top_k
 
     def answer_texts(self, model, texts):

@@ -220,8 +220,8 @@ def check_steps(settings: FineTuningSettings, path: str, num_examples: int, unit
     for batch_size in settings.grid["train_batch_size"]:
         if count_steps(num_examples, batch_size, epochs) < 1:
             raise InputError(
-                f"{path}: {num_examples} {unit} in {epochs or DEFAULT_EPOCHS:g} epochs do not fill one batch of "
-                f"{batch_size}. Lower --train_batch_size or raise --num_train_epochs."
+                f"{path}: {num_examples} {unit} and --num_train_epochs={epochs or DEFAULT_EPOCHS:g} do not fill one "
+                f"batch of {batch_size}. Lower --train_batch_size or raise --num_train_epochs."
             )
 
 

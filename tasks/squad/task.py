@@ -103,10 +103,20 @@ class SquadSettings(FineTuningSettings):
             require_extra("squad", "--do_eval")
 
     def override(self, spec: SquadSpec) -> SquadSpec:
-        """Returns a spec with the values that these settings give, and its own otherwise."""
+        """Returns a spec with the values that these settings give, and its own otherwise.
+
+        Raises:
+            InputError: the windows leave no room for the context beside the longest question.
+        """
         flags = {field.name: field.name for field in dataclasses.fields(spec)} | {"sequence_length": "max_seq_length"}
         values = {name: getattr(self, flag) for name, flag in flags.items()}
-        return dataclasses.replace(spec, **{name: value for name, value in values.items() if value is not None})
+        spec = dataclasses.replace(spec, **{name: value for name, value in values.items() if value is not None})
+        if spec.sequence_length < (least := spec.max_query_length + 4):
+            raise InputError(
+                f"--max_seq_length={spec.sequence_length} leaves no room for the context beside a question of "
+                f"--max_query_length={spec.max_query_length} tokens and 3 special tokens. Expected {least}."
+            )
+        return spec
 
 
 class Squad(task.Task):

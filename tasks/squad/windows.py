@@ -11,7 +11,6 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_bert.answers.rules import LENGTH_WEIGHT
-from keras_bert.errors import InputError
 from keras_bert.tokenization.python_tokenizer import PythonBertTokenizer
 from tasks.fine_tuning.examples import Examples
 from tasks.squad.data import Question, first_answer
@@ -65,22 +64,14 @@ def make_windows(
     Args:
         questions: as `tasks.squad.data.read_squad` returns them.
         tokenizer: `keras_bert.BertTokenizer` or `PythonBertTokenizer`.
-        max_seq_length: maximum tokens of a window.
+        max_seq_length: maximum tokens of a window, at least 4 more than `max_query_length`.
         doc_stride: tokens of the context from the start of one window to the start of the next.
         max_query_length: maximum tokens of a question; longer ones are cut.
         with_answers: whether to make labels, from the first answer that occurs at its place in the context.
         description: title of the progress bar, or None for no bar.
-
-    Raises:
-        InputError: `max_seq_length` leaves no room for the context beside the longest question.
     """
     from tqdm import tqdm
 
-    if max_seq_length < max_query_length + 4:
-        raise InputError(
-            f"--max_seq_length={max_seq_length} leaves no room for the context beside a question of "
-            f"--max_query_length={max_query_length} tokens and 3 special tokens. Expected {max_query_length + 4}."
-        )
     tokenizer = PythonBertTokenizer.of(tokenizer)
     tokenize = functools.cache(functools.partial(_tokenize, tokenizer))  # Questions share their contexts.
     # The columns of a token are its id, its segment, its word, and the number of its window of maximum context.

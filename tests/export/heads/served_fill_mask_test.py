@@ -152,7 +152,7 @@ def test_a_preset_without_the_head_is_refused(tmp_path):
 
 @pytest.mark.parametrize("top_k", [0, len(VOCABULARY) + 1])
 def test_more_tokens_than_there_are(head, top_k):
-    with pytest.raises(InputError, match=f"--top_k={top_k}: expected 1 to {len(VOCABULARY)}"):
+    with pytest.raises(InputError, match=f"top_k={top_k}: expected 1 to {len(VOCABULARY)}"):
         FillMask(head.model, assets(), top_k)
 
 

@@ -125,6 +125,7 @@ def test_a_file_and_a_variable_hold_keys(tmp_path, monkeypatch):
     ("source", "message"),
     [
         ("nowhere.txt", r"nowhere\.txt: cannot be read"),
+        ("", "--api_key=: expected a key in each line, .* Found: no key"),
         ("empty.txt", r"--api_key=empty\.txt: expected a key in each line, of ASCII characters .* Found: no key"),
         ("wide.txt", r"--api_key=wide\.txt: expected a key in each line, .* Found: something else in line 1"),
         ("comment.txt", r"--api_key=comment\.txt: expected a key .* no comments. Found: something else in line 2"),

@@ -87,5 +87,5 @@ def test_each_combination_is_trained_from_several_seeds(settings, tmp_path, monk
 def test_a_search_needs_something_to_choose_by(settings):
     with pytest.raises(InputError, match="need --do_eval or --validation_share, to choose the best"):
         classify(**{**settings, "do_eval": False})
-    with pytest.raises(InputError, match="train.csv: 640 rows in 1 epochs do not fill one batch of 1000"):
+    with pytest.raises(InputError, match="train.csv: 640 rows and --num_train_epochs=1 do not fill one batch of 1000"):
         classify(**{**settings, "train_batch_size": [16, 1000]})

@@ -303,11 +303,11 @@ def test_flags_that_contradict_the_task(settings, message):
 def test_rows_must_fill_a_batch():
     by_default = ClassifySettings(output_dir="", train_batch_size=[15, 16])
     check_steps(by_default, "train.tsv", 1, "rows")
-    with pytest.raises(InputError, match="train.tsv: 0 rows in 3 epochs do not fill one batch of 15"):
+    with pytest.raises(InputError, match="train.tsv: 0 rows and --num_train_epochs=3 do not fill one batch of 15"):
         check_steps(by_default, "train.tsv", 0, "rows")
     settings = dataclasses.replace(by_default, num_train_epochs=3.0)
     check_steps(dataclasses.replace(settings, train_batch_size=15), "train.tsv", 5, "rows")
-    with pytest.raises(InputError, match="train.tsv: 5 rows in 3 epochs do not fill one batch of 16"):
+    with pytest.raises(InputError, match="train.tsv: 5 rows and --num_train_epochs=3 do not fill one batch of 16"):
         check_steps(settings, "train.tsv", 5, "rows")
 
 

@@ -335,6 +335,7 @@ def read(path, content, **columns):
 def test_the_order_of_the_columns_says_what_they_are(tmp_path):
     table = read(tmp_path / "a.csv", "sentence1,sentence2,score\na b,c,2.5\n")
     assert (table.texts, table.scores) == ([["a b", "c"]], [2.5])
+    assert read(tmp_path / "a.csv", "first,Similarity_Score,second\na,2.5,b\n").scores == [2.5]
     table = read(tmp_path / "b.tsv", "anchor\tpositive\tnegative\na\tb\tc\n")
     assert (table.texts, table.scores, table.num_texts) == ([["a", "b", "c"]], None, 3)
     table = read(tmp_path / "c.jsonl", '{"query": "a", "answer": "b"}\n{"answer": "d", "query": "c"}\n')

@@ -19,6 +19,7 @@ from toy_hugging_face import random_model
 from keras_bert import BertBackbone, BertTokenizer
 from keras_bert.errors import InputError
 from keras_bert.presets import weights
+from tasks.fine_tuning.command import score_lines
 from tasks.fine_tuning.inputs import read_spec
 from tasks.ner.task import Ner, NerSpec
 
@@ -189,6 +190,9 @@ def test_a_test_file_with_tags_is_scored_too(run, files):
     again = tag(output_dir=str(output_dir), test_file=str(files / "dev.conll"), do_predict=True)
     assert again["test_f1"] == results["f1"] and again["test_token_accuracy"] == results["token_accuracy"]
     assert (output_dir / "predictions.conll").read_text() == (output_dir / "dev_predictions.conll").read_text()
+    # A later call that evaluates alone does not print them.
+    lines = score_lines(Ner(Ner.Settings(output_dir="", data_dir="", do_eval=True)), {**results, **again})
+    assert lines[0].startswith("f1: ") and not any(line.startswith("test_") for line in lines)
 
 
 def test_the_command_prints_the_scores_and_leaves_its_flags(run, files):
@@ -373,7 +377,7 @@ def test_a_checkpoint_without_a_tagging_head_is_not_evaluated(preset, files, tmp
         ({"max_seq_length": 33}, "--max_seq_length=33: .* has positions for 32 tokens"),
         ({"preset": None}, "--do_train needs --preset"),
         ({"preset": "no-such-preset"}, "no-such-preset: no such directory"),
-        ({"train_batch_size": 10000}, r"train.conll: \d+ sequences in 2 epochs do not fill one batch of 10000"),
+        ({"train_batch_size": 10000}, r"train.conll: \d+ sequences and .*=2 do not fill one batch of 10000"),
         ({"do_train": False}, "Nothing to do"),
         ({"doc_stride": 15}, "--doc_stride=15: a sequence of --max_seq_length=16 holds 14 sub-tokens"),
         ({"tag_column": 2}, "train.conll:3: no tag column 2 beside the token"),

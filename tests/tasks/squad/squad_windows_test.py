@@ -6,7 +6,6 @@ from repository import SHARED, needs_data
 from squad_reference import windows_of
 from tokenizer_reference import ADVERSARIAL, read_ids
 
-from keras_bert.errors import InputError
 from keras_bert.tokenization.python_tokenizer import PythonBertTokenizer
 from tasks.squad.data import Question, first_answer, read_squad
 from tasks.squad.windows import make_windows
@@ -106,12 +105,6 @@ def test_a_context_without_tokens_has_no_window():
     assert windows.question_lengths.tolist() == [6, 5, 7]  # [CLS] x y [SEP] context [SEP]
     windows = make_windows(questions[1:2], TOKENIZER, with_answers=True)
     assert windows.examples.num_examples == 0 and len(windows.examples.labels["start_positions"]) == 0
-
-
-def test_lengths_without_room_for_the_context_are_refused():
-    message = "--max_seq_length=67 leaves no room for the context .* --max_query_length=64 tokens and 3 .* Expected 68"
-    with pytest.raises(InputError, match=message):
-        make_windows([question("a")], TOKENIZER, max_seq_length=67, with_answers=False)
 
 
 # === Maximum context ===
