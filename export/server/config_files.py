@@ -150,10 +150,8 @@ def read_keys(source: str | None) -> list[str]:
     """
     if source is None:
         return []
-    if source.startswith("env:"):
-        lines = os.environ.get(source[4:], "").splitlines()
-    else:
-        lines = [line for _, line in read_lines(source)] if source else []
+    in_env = source.startswith("env:")
+    lines = os.environ.get(source[4:], "").splitlines() if in_env else dict(read_lines(source or os.devnull)).values()
     keys = {number: line.strip() for number, line in enumerate(lines, start=1) if line.strip()}
     wrong = [number for number, key in keys.items() if not re.fullmatch("(?!#)[!-~]+", key)]
     if wrong or not keys:  # No message shows what may be a key.

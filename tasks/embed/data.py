@@ -62,9 +62,8 @@ def read_table(path: str, text_columns: Sequence[str] | None, score_column: str 
     file, chosen = open_rows(path), []
 
     def choose(columns: Sequence[str]) -> None:
-        by_lower = {name.lower(): name for name in columns if name not in (text_columns or ())}
-        names = (by_lower[name] for name in SCORE_NAMES if name in by_lower)
-        score = score_column or next(names, None)
+        names = {name.lower(): name for name in columns if name not in (text_columns or ())}
+        score = score_column or next((names[name] for name in SCORE_NAMES if name in names), None)
         chosen.extend([list(text_columns or (name for name in columns if name != score)), score])
 
     if file.columns is not None:

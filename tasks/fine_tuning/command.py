@@ -104,8 +104,8 @@ def score_lines(task: Task, results: dict) -> list[str]:
             line = f"{name}: {results[name]:{digits}} (95% interval {low:{digits}} to {high:{digits}})"
             baseline = f"majority_{name}"
             lines.append(f"{line}, {baseline}: {results[baseline]:{digits}}" if baseline in results else line)
-        printed = [name for name in task.printed if not name.startswith("test_")]  # Those may be of an earlier call.
-        shown = [name for name in results if name.removeprefix("mismatched_") in printed]
+        # The score of a test file may be an earlier call's.
+        shown = [name for name in results if name.removeprefix("mismatched_") in {*task.printed} - {"test_f1"}]
         lines += [
             f"{name}: {results[name]:{digits}}" for name in shown if name.removeprefix("majority_") not in intervals
         ]
