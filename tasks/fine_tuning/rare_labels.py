@@ -14,6 +14,7 @@ from tasks.fine_tuning.examples import Examples
 from tasks.fine_tuning.rows import parse_number
 from tasks.settings import Settings, setting
 
+NAMES = ("class_weights", "resample", "label_smoothing")  # The settings of `RareLabelSettings`.
 _BALANCED = "balanced"
 
 
