@@ -6,11 +6,8 @@ has labels. A user's own table may be TSV, CSV or JSON Lines.
 
 import dataclasses
 
+from tasks.classify.kinds import Kind, LabelSets, Scores, kind_of
 from tasks.fine_tuning.rows import EXTENSIONS
-
-CLASSIFICATION_METRICS = ("accuracy",)
-MULTI_LABEL_METRICS = ("micro_f1", "macro_f1", "exact_match")
-REGRESSION_METRICS = ("pearson_spearman_mean", "pearson", "spearman", "mean_squared_error")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +49,7 @@ class TableTask:
         is_regression: whether the label is a number to predict.
         is_multi_label: whether a row has any number of labels.
         label_separator: what stands between two labels in a cell; None: a cell holds one, or a JSON list.
-        metrics: figures in `metrics.json`, keys of `metrics.CLASS_METRICS` or `SCORE_METRICS`. The first is the main
+        metrics: figures in `metrics.json`, `statistics` of the kind of labels. The first is the main
             one, which chooses the best of several models.
         score_range: least and largest score of a submission, for regression.
         train: the training file; empty for a task that is only predicted.
@@ -72,7 +69,7 @@ class TableTask:
     is_regression: bool = False
     is_multi_label: bool = False
     label_separator: str | None = None
-    metrics: tuple[str, ...] = CLASSIFICATION_METRICS
+    metrics: tuple[str, ...] = ("accuracy",)
     score_range: tuple[float, float] | None = None
     train: tuple[Split, ...] = (Split(("train",)),)
     dev: tuple[Split, ...] = (Split(("dev",)),)
@@ -93,13 +90,17 @@ class TableTask:
         """Column of the label; several columns of 0 and 1 for several labels."""
         return self.label_column.split(",") if self.is_multi_label else [self.label_column]
 
+    @property
+    def kind(self) -> Kind:
+        return kind_of(self.is_regression, self.is_multi_label)
+
     def as_regression(self) -> "TableTask":
         """Returns this task with numbers instead of labels."""
-        return dataclasses.replace(self, is_regression=True, labels=None, metrics=REGRESSION_METRICS)
+        return dataclasses.replace(self, is_regression=True, labels=None, metrics=tuple(Scores.statistics))
 
     def as_multi_label(self, labels: tuple[str, ...] | None, separator: str | None) -> "TableTask":
         """Returns this task with any number of labels per row, from several columns, or from one with separators."""
-        kind = {"is_multi_label": True, "metrics": MULTI_LABEL_METRICS}
+        kind = {"is_multi_label": True, "metrics": tuple(LabelSets.statistics)}
         return dataclasses.replace(self, **kind, labels=labels, label_separator=separator)
 
 
@@ -149,7 +150,7 @@ TASKS = {
             *_SENTENCES,
             label_column="score",
             is_regression=True,
-            metrics=REGRESSION_METRICS,
+            metrics=tuple(Scores.statistics),
             score_range=(0.0, 5.0),
             test=_test("STS-B.tsv"),
         ),

@@ -16,72 +16,11 @@ from tasks.fine_tuning import doubt
 from tasks.fine_tuning.columns import SEPARATORS
 from tasks.fine_tuning.metrics import (
     class_scores,
-    cross_entropies,
     mean_squared_error,
     pearson,
     pearson_spearman_mean,
     spearman,
 )
-from tasks.fine_tuning.metrics import intervals as bootstrap_intervals
-from tasks.report import bootstrap
-
-
-def row_losses(labels: np.ndarray, outputs: np.ndarray, is_regression: bool) -> np.ndarray:
-    """Returns each row's contribution to the loss: float64, shape (N,).
-
-    Args:
-        labels: class numbers, int, or scores, float, shape (N,); for several labels per row 0.0 or 1.0, shape (N, C).
-        outputs: logits, float, shape (N, C), or scores, shape (N, 1).
-        is_regression: True for squared errors, False for the negative log probability of the true class, or the mean
-            of those of all classes.
-    """
-    if labels.ndim > 1:
-        return np.mean(np.logaddexp(0.0, outputs.astype(np.float64)) - labels * outputs, axis=-1)
-    if is_regression:
-        return np.square(outputs[:, 0].astype(np.float64) - labels)
-    return cross_entropies(labels, outputs)
-
-
-def predict(outputs: np.ndarray, is_regression: bool) -> np.ndarray:
-    """Returns the answers, shape (N,): class numbers, int64, from logits (N, C), or scores, float64, from (N, 1)."""
-    return outputs[:, 0].astype(np.float64) if is_regression else outputs.argmax(axis=-1)
-
-
-def score(names: tuple[str, ...], labels: np.ndarray, outputs: np.ndarray, is_regression: bool) -> dict[str, float]:
-    """Computes figures and the loss.
-
-    Args:
-        names: keys of `SCORE_METRICS` for regression, of `LABEL_SET_METRICS` for several labels per row, else of
-            `CLASS_METRICS`.
-        labels, outputs, is_regression: as in `row_losses`.
-    """
-    predictions = predict(outputs, is_regression)
-    if labels.ndim > 1:
-        sets = labels > 0, choose(outputs)
-        figures = {name: LABEL_SET_METRICS[name](*sets) for name in names}
-        figures["mean_average_precision"] = float(np.mean(average_precisions(labels, outputs)))
-    elif is_regression:
-        figures = {name: SCORE_METRICS[name](labels, predictions) for name in names}
-    else:
-        once = np.ones((1, len(labels)), np.int64)
-        figures = {name: float(CLASS_METRICS[name](labels, predictions, once)[0]) for name in names}
-    return {**figures, "loss": float(row_losses(labels, outputs, is_regression).mean())}
-
-
-def intervals(
-    names: tuple[str, ...], labels: np.ndarray, outputs: np.ndarray, is_regression: bool
-) -> dict[str, list[float]]:
-    """Returns 95% bootstrap intervals of the figures `names`; the arguments are those of `score`."""
-    predictions = predict(outputs, is_regression)
-    if labels.ndim > 1:
-        return bootstrap_intervals({name: LABEL_SET_METRICS[name] for name in names}, labels > 0, choose(outputs))
-    if is_regression:
-        return bootstrap_intervals({name: SCORE_METRICS[name] for name in names}, labels, predictions)
-    # These figures depend only on how often a sample has each pair of true and predicted class.
-    pairs, codes = np.unique(np.stack([labels, predictions], axis=1), axis=0, return_inverse=True)
-    counts = bootstrap.drawn_counts(codes.reshape(-1), len(pairs))
-    return {name: list(bootstrap.middle(CLASS_METRICS[name](*pairs.T, counts))) for name in names}
-
 
 # === Figures of classes ===
 # They cover many samples at once, since scikit-learn takes a millisecond for each. Arguments: true and predicted
@@ -121,7 +60,7 @@ CLASS_METRICS = {
     "accuracy_f1_mean": _accuracy_f1_mean,
     "matthews_correlation": _matthews_correlation,
 }
-SCORE_METRICS = {metric.__name__: metric for metric in (pearson, spearman, pearson_spearman_mean, mean_squared_error)}
+SCORE_METRICS = {metric.__name__: metric for metric in (pearson_spearman_mean, pearson, spearman, mean_squared_error)}
 
 
 # === Several labels per row: true and given labels, bool, shape (N, C) ===

@@ -5,28 +5,26 @@ Shapes: N rows of a table, C classes.
 
 import dataclasses
 import functools
-import itertools
 import os
 from collections import Counter
 from typing import Any
-
-import numpy as np
 
 import keras_bert
 from keras_bert.answers.rules import LONG_TEXTS, NO_LABEL
 from keras_bert.errors import InputError
 from keras_bert.files import write_table
-from tasks.classify import data, metrics
+from tasks.classify import data
 from tasks.classify.glue import Split, TableTask
+from tasks.classify.kinds import Kind, kind_of
 from tasks.classify.settings import FEW_ROWS, PLANS, ClassifySettings
-from tasks.fine_tuning import columns, doubt, rare_labels, task
+from tasks.fine_tuning import columns, rare_labels, task
 from tasks.fine_tuning import metrics as shared_metrics
 from tasks.fine_tuning.data_check import Content
-from tasks.fine_tuning.encoding import encode_texts, label_ids, lengths_before_cutting
+from tasks.fine_tuning.encoding import encode_texts, lengths_before_cutting
 from tasks.fine_tuning.inputs import find_trained, read_spec
 from tasks.fine_tuning.model_files import taking_texts
 from tasks.fine_tuning.rows import EXTENSIONS
-from tasks.report.page import Mistake, Score
+from tasks.report.page import Mistake
 
 _NUM_TITLE_LABELS = 5
 _NUM_EXPLAINED = 10  # Mistakes; each takes as long as a row for each of its words.
@@ -53,6 +51,10 @@ class ClassifySpec(task.Spec):
     long_text: str = LONG_TEXTS[0]
     temperature: float = 1.0
     thresholds: list[float] | None = None
+
+    @property
+    def kind(self) -> Kind:
+        return kind_of(self.is_regression, self.multi_label)
 
 
 class Classify(task.Task):
@@ -244,10 +246,7 @@ class Classify(task.Task):
         return Content(self.groups(rows), answers, rows.place, counts)
 
     def strata(self, rows):
-        if self.table_task.is_multi_label:  # By the rarest label of each, since a set of labels may be that of one row.
-            counts = Counter(data.each_label(rows.labels))
-            return [min(of_row, key=lambda name: (counts[name], name), default=None) for of_row in rows.labels]
-        return None if self.table_task.is_regression else rows.labels
+        return self.table_task.kind.strata(rows.labels)
 
     def describe(self, rows, encoded, spec):
         described, counts = super().describe(rows, encoded, spec), Counter(data.each_label(rows.labels))
@@ -282,94 +281,45 @@ class Classify(task.Task):
         return rare_labels.balance(examples, self.settings, spec.labels) if spec.labels else examples
 
     def objective(self, spec):
-        from tasks.fine_tuning.objectives import CrossEntropy, SigmoidCrossEntropy, SquaredError
-
-        smoothing = self.settings.label_smoothing
-        if spec.multi_label:
-            return SigmoidCrossEntropy(smoothing)
-        return SquaredError() if spec.is_regression else CrossEntropy(label_smoothing=smoothing)
+        return spec.kind.objective(self.settings.label_smoothing)
 
     def encode(self, part, trained):
         table, spec, tokenizer, limit = part.rows, trained.spec, trained.tokenizer, trained.spec.sequence_length
         title, long_text = f"tokenize {part.title}", spec.long_text
         examples = encode_texts(table.texts, table.text_pairs, tokenizer, limit, title, long_text=long_text)
         if table.labels is not None:
-            labels = label_ids(table.labels, spec.labels) if spec.labels else np.array(table.labels, np.float32)
-            if spec.multi_label:
-                labels = np.array([[name in of_row for name in spec.labels] for of_row in table.labels], np.float32)
-            examples = examples._replace(labels={"labels": labels})
+            examples = examples._replace(labels={"labels": spec.kind.encode(table.labels, spec.labels)})
         lengths = lengths_before_cutting(examples, table.texts, table.text_pairs, tokenizer, limit)
         return task.Encoded(examples, lengths)
 
     # === Answers ===
 
     def checkpoint_figures(self, answers):
-        is_regression = self.table_task.is_regression
-        return metrics.score(self.table_task.metrics, answers.labels, answers.outputs, is_regression)
+        return answers.trained.spec.kind.score(self.table_task.metrics, answers.labels, answers.outputs)
 
     def choose(self, answers, temperature=None):
-        spec = answers.trained.spec
-        if spec.is_regression:
-            return {}
-        if spec.multi_label:
-            return {"thresholds": self._choose_thresholds(answers)}
-        choice = doubt.choose(answers.outputs, answers.labels, self.settings.precision, temperature)
-        thresholds = None if choice.threshold is None else [choice.threshold] * len(spec.labels)
-        return {"temperature": choice.temperature, "thresholds": thresholds}
-
-    def _choose_thresholds(self, answers: task.Answers) -> list[float] | None:
-        """Returns the threshold of each label: for the wanted precision, or the best F1 if that helps unseen rows."""
-        rows, precision = (answers.outputs, answers.labels), self.settings.precision
-        if precision is None:
-            true = answers.labels > 0
-            of_unseen = metrics.choose(answers.outputs, metrics.unseen_thresholds(*rows))
-            if metrics.macro_f1(true, of_unseen) <= metrics.macro_f1(true, metrics.choose(answers.outputs)):
-                return None
-        return metrics.best_thresholds(*rows, precision)
+        kind = answers.trained.spec.kind
+        return kind.choose(answers.labels, answers.outputs, self.settings.precision, temperature)
 
     def evaluate(self, answers, results):
-        names, is_regression = self.table_task.metrics, self.table_task.is_regression
-        part, classes, labels = answers.part, answers.trained.spec.labels, answers.labels
+        part, labels, outputs, kind = answers.part, answers.labels, answers.outputs, answers.trained.spec.kind
         chosen = {} if part.name else self._choose_here(answers)
-        spec = dataclasses.replace(answers.trained.spec, **chosen)
         # The report shows what the model answers with the chosen values.
+        spec = dataclasses.replace(answers.trained.spec, **chosen)
         answers = answers._replace(trained=answers.trained._replace(spec=spec))
         figures = self.checkpoint_figures(answers)
-        intervals = metrics.intervals(names, labels, answers.outputs, is_regression)
-        is_several, outputs = spec.multi_label, answers.outputs
-        predictions = (
-            metrics.choose(outputs, spec.thresholds) if is_several else metrics.predict(outputs, is_regression)
-        )
-        losses = metrics.row_losses(labels, answers.outputs, is_regression)
-        is_wrong = losses > 0 if is_regression else (predictions != labels).reshape(len(labels), -1).any(axis=1)
+        intervals = kind.intervals(self.table_task.metrics, labels, outputs)
+        is_wrong = (kind.predict(outputs, spec) != labels).reshape(len(labels), -1).any(axis=1)
+        show = functools.partial(self._show, answers)
         evaluation = task.Evaluation(
             figures,
             intervals,
             {"rows": len(labels)},
             scores=shared_metrics.headline_scores(figures, intervals, part.name),
-            **shared_metrics.shown_rows(losses, is_wrong, functools.partial(self._show, answers)),
+            **shared_metrics.shown_rows(kind.row_losses(labels, outputs), is_wrong, show),
         )
         evaluation.mistakes = _explain(answers.trained, evaluation.mistakes)
-        if is_regression:
-            evaluation.predictions = (labels, predictions)
-        elif is_several:
-            of_each = metrics.label_scores(labels, answers.outputs, classes)
-            evaluation.details["per_label"] = of_each
-            header = ["label", *(name.replace("_", " ") for name in of_each[classes[0]])]
-            evaluation.tables = [("Labels", header, [[name, *row.values()] for name, row in of_each.items()])]
-            self._add_thresholds(evaluation, answers, chosen)
-        elif not part.name:
-            counts = shared_metrics.confusion_matrix(labels, predictions, len(classes))
-            evaluation.confusion = (classes, counts)
-            per_class = shared_metrics.class_scores(counts.sum(1), counts.sum(0), np.diagonal(counts), classes)
-            evaluation.details |= {"per_class": per_class, "macro_f1": shared_metrics.macro_f1(per_class)}
-            evaluation.scores.append(Score("macro F1", evaluation.details["macro_f1"]))
-            train_counts = results.get("train_label_counts")
-            self._add_doubt(evaluation, answers, chosen)
-            if train_counts and list(train_counts) == classes:
-                majority = shared_metrics.majority_accuracy(list(train_counts.values()), labels)
-                evaluation.details["majority_accuracy"] = majority
-                evaluation.notes += [f"Always answering the most frequent training class: {majority:.1%}."]
+        kind.describe(evaluation, answers, chosen, self.settings.precision, results.get("train_label_counts"))
         return evaluation
 
     def _choose_here(self, answers: task.Answers) -> dict[str, Any]:
@@ -383,63 +333,19 @@ class Classify(task.Task):
         temperature = answers.trained.spec.temperature
         return {"thresholds": self.choose(answers, temperature)["thresholds"]} if self.settings.precision else {}
 
-    def _add_thresholds(self, evaluation: task.Evaluation, answers: task.Answers, chosen: dict[str, Any]) -> None:
-        """Adds what the thresholds of several labels do; those chosen here are scored on unseen rows."""
-        evaluation.chosen = chosen
-        labels, logits, spec = answers.labels, answers.outputs, answers.trained.spec
-        thresholds = spec.thresholds
-        if thresholds is None:
-            return
-        scored = metrics.unseen_thresholds(logits, labels, self.settings.precision) if chosen else thresholds
-        given, of_each = metrics.choose(logits, scored), metrics.label_scores(labels, logits, spec.labels, scored)
-        rows = [[name, least, *row.values()] for (name, row), least in zip(of_each.items(), thresholds, strict=True)]
-        header = ["label", "threshold", *(name.replace("_", " ") for name in next(iter(of_each.values())))]
-        evaluation.tables.append(("Labels by the chosen thresholds", header, rows))
-        micro, macro = metrics.micro_f1(labels > 0, given), metrics.macro_f1(labels > 0, given)
-        figures = {"chosen_micro_f1": micro, "chosen_macro_f1": macro, "chosen_per_label": of_each}
-        evaluation.details |= {"thresholds": thresholds, **figures}
-
-    def _add_doubt(self, evaluation: task.Evaluation, answers: task.Answers, chosen: dict[str, Any]) -> None:
-        """Adds how sure the answers are, and what was chosen on these rows."""
-        settings, spec = self.settings, answers.trained.spec
-        choice = doubt.Choice(spec.temperature, spec.thresholds and spec.thresholds[0])
-        assessed = doubt.assess(answers.outputs, answers.labels, choice, settings.precision, chosen)
-        evaluation.chosen, evaluation.panels = chosen, assessed.panels
-        evaluation.details |= assessed.details
-        evaluation.notes += assessed.notes
-
     def _show(self, answers: task.Answers, row: int) -> list[tuple[str, str]]:
-        """Returns the captioned texts that the report shows of a mistake."""
-        table, spec, outputs = answers.part.rows, answers.trained.spec, answers.outputs[row]
-        classes, label = spec.labels, answers.labels[row]
+        """Returns the captioned texts that the report shows of a row."""
+        table, spec = answers.part.rows, answers.trained.spec
         texts = list(zip(self.table_task.columns(with_labels=False), table.texts_of(row), strict=True))
-        if self.table_task.is_regression:
-            expected, predicted = f"{label:g}", f"{outputs[0]:.2f}"
-        elif spec.multi_label:
-            expected = ", ".join(itertools.compress(classes, label > 0)) or "no label"
-            is_given = metrics.choose(outputs, spec.thresholds)
-            shares = itertools.compress(zip(classes, metrics.probabilities(outputs), strict=True), is_given)
-            predicted = ", ".join(f"{name} {share:.0%}" for name, share in shares) or "no label"
-        else:
-            share = np.exp(shared_metrics.log_softmax(outputs / spec.temperature)).max()
-            expected, predicted = classes[label], f"{classes[outputs.argmax()]} {share:.0%}"
-            if spec.thresholds and share < spec.thresholds[outputs.argmax()]:
-                predicted = f"{NO_LABEL} ({predicted})"
+        expected, predicted = spec.kind.show(answers.labels[row], answers.outputs[row], spec)
         return [*texts, ("expected", expected), ("predicted", predicted), ("row", table.place(row))]
 
     def write_predictions(self, answers, output_dir):
         """Writes `predictions.tsv`: index (of the row, from 0), prediction or labels, and probabilities of classes."""
         table, spec = answers.part.rows, answers.trained.spec
         name = f"predictions_{answers.part.name}.tsv" if answers.part.name else "predictions.tsv"
-        paths, classes, thresholds = [os.path.join(output_dir, name)], spec.labels, spec.thresholds
-        if spec.multi_label:
-            metrics.write_label_sets(paths[0], answers.outputs, classes, table.numbers, thresholds)
-        elif classes:
-            logits = answers.outputs / spec.temperature
-            shared_metrics.write_probabilities(paths[0], logits, classes, table.numbers, thresholds=thresholds)
-        else:
-            scores = (f"{value:.6f}" for value in answers.outputs[:, 0])
-            write_table(paths[0], ["index", "prediction"], zip(table.numbers, scores, strict=True))
+        paths = [os.path.join(output_dir, name)]
+        spec.kind.write(paths[0], answers.outputs, spec, table.numbers)
         split = next(split for split in self.table_task.test if split.name == answers.part.name)
         if split.submission is not None:
             paths.append(os.path.join(output_dir, split.submission))
@@ -452,14 +358,8 @@ class Classify(task.Task):
         GLUE refuses a file that lacks a row. Rows left out by `--bad_rows=skip` get the most frequent answer, or the
         mean score. It knows no doubt: every row gets its most probable label.
         """
-        table, classes = answers.part.rows, answers.trained.spec.labels
-        predictions = metrics.predict(answers.outputs, self.table_task.is_regression)
-        if self.table_task.is_regression:
-            predictions = np.clip(predictions, *self.table_task.score_range)
-            texts, other = [f"{value:.4f}" for value in predictions], f"{predictions.mean():.4f}"
-        else:
-            texts = [classes[number] for number in predictions]
-            other = classes[np.bincount(predictions, minlength=len(classes)).argmax()]
+        table, spec = answers.part.rows, answers.trained.spec
+        texts, other = spec.kind.to_submit(answers.outputs, spec.labels, self.table_task.score_range)
         by_number = dict(zip(table.numbers, texts, strict=True))
         rows = ([number, by_number.get(number, other)] for number in range(table.num_rows))
         write_table(path, ["index", "prediction"], rows)
@@ -473,15 +373,9 @@ def _explain(trained: task.Trained, mistakes: list[Mistake]) -> list[Mistake]:
     columns = tuple(zip(*([text for _, text in mistake.parts[:count]] for mistake in worst), strict=True))
     with taking_texts(trained.model, trained.tokenizer, {"sequence_length": trained.spec.sequence_length}):
         rows = trained.model.explain(tuple(map(list, columns)), method="leave_out")
-    explained = [
-        mistake._replace(
-            words=[
-                (row["texts"][number] if count > 1 else 0, start, end, share)
-                for number, (start, end, share) in enumerate(
-                    zip(row["starts"], row["ends"], row["shares"], strict=True)
-                )
-            ]
-        )
-        for mistake, row in zip(worst, rows, strict=True)
-    ]
+    explained = []
+    for mistake, row in zip(worst, rows, strict=True):
+        texts = row["texts"] if count > 1 else [0] * len(row["shares"])
+        words = list(zip(texts, row["starts"], row["ends"], row["shares"], strict=True))
+        explained.append(mistake._replace(words=words))
     return explained + mistakes[_NUM_EXPLAINED:]

@@ -5,8 +5,8 @@ import pytest
 from scipy import special, stats
 from sklearn import metrics as oracle
 
-from tasks.classify import metrics
-from tasks.classify.glue import REGRESSION_METRICS, TASKS
+from tasks.classify import kinds, metrics
+from tasks.classify.glue import TASKS
 from tasks.report.bootstrap import interval
 
 
@@ -23,8 +23,8 @@ ORACLES = {
 
 
 def figure(name: str, labels, predictions) -> float:
-    """Computes one figure of classes through `metrics.score`."""
-    return metrics.score((name,), labels, np.eye(2)[predictions], is_regression=False)[name]
+    """Computes one figure of classes through `kinds.Classes`."""
+    return kinds.Classes().score((name,), labels, np.eye(2)[predictions])[name]
 
 
 @pytest.fixture(name="answers")
@@ -54,7 +54,7 @@ def test_accuracy_and_loss_equal_sklearn(answers):
     labels, logits = answers
     predictions = logits.argmax(-1)
     probabilities = special.softmax(logits.astype(float), axis=1)
-    figures = metrics.score(("accuracy",), labels, logits, is_regression=False)
+    figures = kinds.Classes().score(("accuracy",), labels, logits)
     assert figures == {
         "accuracy": oracle.accuracy_score(labels, predictions),
         "loss": pytest.approx(oracle.log_loss(labels, probabilities), rel=1e-9),
@@ -65,7 +65,7 @@ def test_accuracy_and_loss_equal_sklearn(answers):
 def test_glue_s_two_class_figures_equal_sklearn(yes_no):
     labels, outputs = yes_no
     predictions = outputs.argmax(-1)
-    figures = metrics.score(TASKS["mrpc"].metrics, labels, outputs, is_regression=False)
+    figures = kinds.Classes().score(TASKS["mrpc"].metrics, labels, outputs)
     accuracy, f1 = oracle.accuracy_score(labels, predictions), oracle.f1_score(labels, predictions)
     assert (figures["accuracy"], figures["f1"]) == pytest.approx((accuracy, f1), abs=1e-12)
     assert figures["accuracy_f1_mean"] == pytest.approx((accuracy + f1) / 2)
@@ -76,7 +76,7 @@ def test_glue_s_two_class_figures_equal_sklearn(yes_no):
 @pytest.mark.oracle
 def test_figures_of_scores_equal_scipy(scores):
     labels, outputs = scores
-    figures = metrics.score(REGRESSION_METRICS, labels, outputs, is_regression=True)
+    figures = kinds.Scores().score(TASKS["stsb"].metrics, labels, outputs)
     pearson = stats.pearsonr(labels, outputs[:, 0])[0]
     spearman = stats.spearmanr(labels, outputs[:, 0])[0]
     assert figures["pearson"] == pytest.approx(pearson, abs=1e-6) and 0.7 < pearson < 0.95
@@ -95,7 +95,7 @@ def test_figures_of_several_labels_equal_sklearn():
     logits = np.round(generator.normal(size=(300, 6)) + 2 * labels - 1, 1).astype(np.float32)
     logits[:, 4:] = -np.abs(logits[:, 4:]) - 0.1
     names, given = list("abcdef"), logits >= 0
-    figures = metrics.score(tuple(metrics.LABEL_SET_METRICS), labels, logits, is_regression=False)
+    figures = kinds.LabelSets().score(tuple(metrics.LABEL_SET_METRICS), labels, logits)
     probabilities = special.expit(logits.astype(float))
     assert figures == pytest.approx(
         {
@@ -113,7 +113,7 @@ def test_figures_of_several_labels_equal_sklearn():
         np.testing.assert_allclose([table[name][column] for name in names], values, atol=1e-12)
     right = oracle.average_precision_score(labels, logits, average=None)
     np.testing.assert_allclose([table[name]["average_precision"] for name in names], right, atol=1e-12)
-    ends = metrics.intervals(("micro_f1",), labels, logits, is_regression=False)
+    ends = kinds.LabelSets().intervals(("micro_f1",), labels, logits)
     rows = interval(
         lambda rows: oracle.f1_score(labels[rows], given[rows], average="micro", zero_division=0), 300, samples=20
     )
@@ -151,14 +151,14 @@ def test_intervals_are_those_of_resampled_rows(yes_no, scores):
         "f1": lambda ours, theirs: 2 * (ours * theirs).sum() / (ours.sum() + theirs.sum()),
         "matthews_correlation": lambda ours, theirs: np.corrcoef(ours, theirs)[0, 1],
     }
-    ends = metrics.intervals(tuple(by_hand), labels, outputs, is_regression=False)
+    ends = kinds.Classes().intervals(tuple(by_hand), labels, outputs)
     for name, (low, high) in ends.items():
         of_rows = by_hand[name]
         assert of_rows(labels, predictions) == pytest.approx(ORACLES[name](labels, predictions))
         rows = interval(lambda rows, of_rows=of_rows: of_rows(labels[rows], predictions[rows]), len(labels))
         assert (low, high) == pytest.approx(rows, abs=1e-9)
         assert low < of_rows(labels, predictions) < high < low + 0.15
-    low, high = metrics.intervals(("pearson",), *scores, is_regression=True)["pearson"]
+    low, high = kinds.Scores().intervals(("pearson",), *scores)["pearson"]
     assert low < metrics.pearson(scores[0], scores[1][:, 0]) < high < low + 0.1
 
 
