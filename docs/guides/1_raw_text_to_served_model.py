@@ -72,7 +72,7 @@ for name in ("train", "held_out"):
 # %% [markdown]
 # ## 4. Pre-training
 #
-# Compare `masked_lm_accuracy` with `unigram_accuracy`, what always guessing the most frequent token scores.
+# Compare `masked_lm_accuracy` with `unigram_accuracy`, the score of always guessing the most frequent token.
 
 # %%
 sh("""bert-pretrain --input_file=train.tfrecord --eval_input_file=held_out.tfrecord --vocab_file=vocab.txt \\
@@ -134,5 +134,5 @@ _ = server.wait()
 # - **More text and steps.** [Pre-training](../pretraining.md) says which flags suit which size; from random weights a
 #   small model needs some thousand steps before it uses a token's neighbours.
 # - **Real weights.** Leave out stages 2 to 4, and fine-tune from `--preset=base`.
-# - **Your own table.** [Fine-tune on your own table](2_own_table.py) goes on from stage 5.
+# - **Your own table.** [Fine-tune on your own table](2_own_table.py) continues stage 5.
 # - **A real server.** `served/topic/README.md` has the command for docker, and clients for this very model.

@@ -8,8 +8,8 @@
 # %% [markdown]
 # ## The table
 #
-# `bert-classify` reads CSV, TSV and JSON Lines. The rows here are real: what the functions of Python's library say of
-# themselves, and which part of the library they are in.
+# `bert-classify` reads CSV, TSV and JSON Lines. The rows here are real: descriptions of the functions of Python's
+# library, and the part of the library that each belongs to.
 
 # %%
 import csv
@@ -62,7 +62,7 @@ def sh(command):
 sh("bert-classify --train_file=library.csv --output_dir=run")
 
 # %% [markdown]
-# `majority_accuracy` is what always answering the most frequent class scores. The interval says how far the accuracy
+# `majority_accuracy` is the score of always answering the most frequent class. The interval says how far the accuracy
 # would move with other held-out rows of the same kind.
 #
 # ## Read the report
@@ -76,8 +76,8 @@ for topic, figures in metrics["per_class"].items():
     print(f"{topic:10} {figures['rows']} rows, precision {figures['precision']:.2f}, recall {figures['recall']:.2f}")
 
 # %% [markdown]
-# Look at the worst mistakes first. Those on which the model is sure of another answer are often wrong labels. The model
-# card, `run/README.md`, lists some, too:
+# Look at the worst mistakes first. Where the model is sure of another answer, the label is often wrong. The model card,
+# `run/README.md`, lists some, too:
 
 # %%
 card = open("run/README.md").read()
@@ -86,8 +86,8 @@ print(card[card.index("Its worst mistakes") :])
 # %% [markdown]
 # ## Apply it
 #
-# `--do_predict` without `--do_train` uses the model of `--output_dir`. A file to predict needs no labels. In a CSV, a
-# text with a comma stands in quotes.
+# `--do_predict` without `--do_train` uses the model of `--output_dir`. A file to predict needs no labels. In a CSV,
+# put a text with a comma in quotes.
 
 # %%
 with open("new.csv", "w") as file:

@@ -11,7 +11,7 @@
 # ## A table of texts and numbers
 #
 # Each row is a parcel: what the customer wrote, and how many days it took. A parcel is urgent if the words are angry
-# and it has been on its way for more than five days. Neither column alone tells.
+# and it has been on its way for more than five days. Neither column alone is enough.
 
 # %%
 import random

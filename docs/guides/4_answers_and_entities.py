@@ -73,7 +73,7 @@ print(sentence())
 # %% [markdown]
 # ## A preset to start from
 #
-# Give `--preset=base` instead, with a network or a filled cache; for names a cased one.
+# With a network or a filled cache, give `--preset=base` instead, or for names a cased preset.
 
 # %%
 grammar = "bought a in In , . Who it ? Where was What went to we met is cold says".split()
@@ -142,7 +142,7 @@ _ = server.wait()
 #
 # - **Real data.** `--train_file=train-v2.0.json --version_2_with_negative` learns to say that there is no answer, and
 #   `--preset=base --learning_rate=3e-5 --max_seq_length=384` are the usual settings. For entities give a cased preset.
-# - **A checkpoint that was trained already.** `bert-squad --preset=hf://... --do_predict` evaluates it without
-#   training.
+# - **A checkpoint that was trained already.** `bert-squad --preset=hf://... --do_predict --do_eval` applies and scores
+#   it without training.
 # - **TensorFlow Serving.** `served/answers/README.md` has the command for docker. [Deployment](../deployment.md) has
 #   compose and Kubernetes.

@@ -130,12 +130,12 @@ print(f"held-out accuracy: {accuracy('domain'):.4f} on one device, {accuracy('tw
 # ## What to change
 #
 # - **The start.** `--init_checkpoint=hf://google-bert/bert-base-uncased` with its own vocabulary, and
-#   `--optimizer=adamw --learning_rate=5e-5 --train_batch_size=256`. `--do_eval` alone says what it scores before. Heads
-#   that a checkpoint lacks, as sentence encoders do, start from random weights; a warning names them.
+#   `--optimizer=adamw --learning_rate=5e-5 --train_batch_size=256`. `--do_eval` alone gives its scores before training.
+#   Heads that a checkpoint lacks, as sentence encoders do, start from random weights; a warning names them.
 # - **Your text.** It needs one sentence a line. `--sentence_splitter=sentencex` cuts paragraphs into sentences, and
 #   `--input_format=document_per_file` takes each file for a document.
 # - **More text.** `--num_shards`, and `--runner=dask` for [clusters](../pretraining.md#on-a-cluster). `--packing`
 #   saves the padding, `--dynamic_masking` draws new masks each epoch.
-# - **A killed run.** The same command goes on from the last checkpoint, with another number of workers too.
+# - **A killed run.** The same command goes on from the last checkpoint, even with another number of workers.
 # - **Then fine-tune.** `bert-classify --preset=domain/preset`, as in [your own table](2_own_table.py), and compare with
 #   a start from the general preset.
