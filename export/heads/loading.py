@@ -39,7 +39,7 @@ HEADS: dict[str, type[Head]] = {
 # These tasks need no training of their own, so any preset will do.
 PRESET_TASKS = tuple(name for name, head in HEADS.items() if hasattr(head, "load_preset"))
 _FLAGS = {"sequence_length": "max_seq_length"}  # Settings of every head whose flags have other names.
-# Models whose head no pre-training leaves, by the task of their answers.
+# Models whose head only fine-tuning trains, by the task of their answers.
 _FINE_TUNED = {
     "classification": BertTextClassifier,
     "token_classification": BertTokenClassifier,

@@ -31,7 +31,7 @@ _SAMPLE = 1000  # Passages to search for when measuring what int8 loses.
 
 
 class Search(SentenceEmbedding):
-    """An embedder and its passages, ranked by cosine, exactly, questions and passages after their prompts.
+    """An embedder and its passages, ranked exactly by cosine. Questions and passages come after their prompts.
 
     Args:
         model: BertTextEmbedder.

@@ -13,7 +13,7 @@ from export.heads.base import Head
 from export.verification import probes
 from keras_bert.answers.sequence import BestOfAnswers, SequenceAnswers
 
-_PAIR_SHIFT = 3  # A pair's second text comes so many after its first in `probes.TEXTS`; an ordinary one for row 0.
+_PAIR_SHIFT = 3  # From a pair's first text to its second in `probes.TEXTS`, so that row 0 has two ordinary ones.
 
 
 class SequenceHead(SequenceAnswers, Head):

@@ -13,7 +13,7 @@ from keras_bert.answers.windowed import WindowedAnswers
 from keras_bert.tokenization.preprocessor import BertPreprocessor
 
 _SPECIAL_TOKENS = 3
-MASKED_LOGIT = -10000.0  # What token ids are answered beyond their lengths.
+MASKED_LOGIT = -10000.0  # Padding of the outputs of `token_ids`.
 # Outputs of the answer that is given, and of all that are listed.
 _BEST = ("answer", "start", "end", "score")
 _LISTED = ("nbest_answers", "nbest_starts", "nbest_ends", "nbest_probabilities")

@@ -1,8 +1,8 @@
 """Splits raw text into words like those that a tagger was trained on, in the graph.
 
 A word is a run of characters between white space. The punctuation characters at its beginning and end are words of
-their own, and so is each CJK character anywhere. Characters that leave no token belong to no word, except directly
-after a token, which they belong to (`keras_bert.BertTokenizer.tokenize_with_offsets`).
+their own, and so is each CJK character anywhere. Characters that leave no token belong to no word, unless they
+follow a token directly: then they belong to that token (`keras_bert.BertTokenizer.tokenize_with_offsets`).
 
 Shapes: T tokens of all texts, N words of all texts.
 """

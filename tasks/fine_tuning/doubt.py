@@ -16,7 +16,7 @@ from tasks.report.figures import Axes, Series
 
 NEVER = 2.0  # A threshold that no probability reaches.
 LEAST_ROWS = 50  # With fewer, the temperature stays 1.0.
-LEAST_MISTAKES = 10  # With fewer, it is not below 1.0: few say how sure a right answer may be.
+LEAST_MISTAKES = 10  # With fewer, it is not below 1.0: they do not show how sure a right answer may be.
 _FOLDS = 10
 _BINS = 10
 _SIGMA = 1.96  # Standard errors on each side in a 95% interval.

@@ -35,10 +35,10 @@ LEAST_ROWS_TO_TRAIN = 32  # In all: with fewer, the encoder stays as it is.
 LEAST_ROWS_TO_COMPARE = 32  # Per label: with fewer, the rows of a fold are too few to tell two encoders apart.
 STEPS = (10, 60)  # Fewest and most steps of training the encoder; in between, ten passes over the rows.
 _RATE, _BATCH, _PASSES = 2e-4, 32, 10
-_FOLDS = 5  # A trained encoder does without one of them, on which it is compared with the frozen one.
+_FOLDS = 5  # The encoder is trained without one of them, and compared with the frozen one on that fold.
 _EMBEDDING_BATCH = 32
 _NAME_SCALE = 20.0  # Multiplies cosines with the names' embeddings, before the softmax.
-# A name alone, and as SetFit shows it to the encoder: the first is better for topics, the second for opinions.
+# A name alone, and in SetFit's sentence: the first is better for topics, the second for opinions.
 _NAMES = ("{}", "This sentence is {}.")
 
 
@@ -205,9 +205,9 @@ def choose(
     """Trains a classifier on few rows per label, by a given method or by the best one.
 
     Args:
-        method: "frozen", "contrastive" or "names"; or "auto": the encoder is trained if the rows are not too few, and
-            if on a fold that it did not see it is not worse than the frozen one; plain fine-tuning if neither does
-            better than the most frequent label.
+        method: "frozen", "contrastive" or "names"; or "auto": the encoder is trained if there are enough rows, unless
+            it is much worse than the frozen one on a fold that it did not see. If neither does better than the most
+            frequent label, plain fine-tuning is chosen.
         task: the task.
         origin: encoder and vocabulary to start from.
         trained: tokenizer and spec.
@@ -226,7 +226,7 @@ def choose(
     if chosen != "frozen" and len(labels) >= LEAST_ROWS_TO_COMPARE * candidates.num_classes:
         # The encoder that was compared is kept: trained again on all rows, it scored a point less on SST-2.
         scores, gain, num_steps = candidates.compare(frozen, head)
-        # Training pays off on average, which the few rows held out overrule by two standard deviations.
+        # Training pays off on average, so that only a loss of two standard deviations decides against it.
         if method == "auto" and gain < -2:
             chosen, num_steps = "frozen", 0
         best = max(of_frozen.accuracy, scores[chosen].accuracy)

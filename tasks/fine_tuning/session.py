@@ -169,7 +169,7 @@ class Session:
             rows.append(
                 [content.place(row), names[labels[row]], names[other], of_label, of_other, content.texts[row][0]]
             )
-        if 2 * len(rows) > len(labels):  # By an encoder that does not know such texts.
+        if 2 * len(rows) > len(labels):  # The encoder does not know such texts.
             print(f"Likely wrong labels: not listed, since the embeddings contradict {len(rows)} of {len(labels)}.")
             return
         self._few_labels["data_doubtful_labels"] = len(rows)
