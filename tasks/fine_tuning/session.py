@@ -196,6 +196,8 @@ class Session:
         if seconds is None and is_directory(directory):
             self.trained = self.trained._replace(spec=task.adjust_spec(read_spec(task, directory)))
         if self._workers.is_chief:
+            if seconds is not None:  # Only few labels are trained on again, over another model and its predictions.
+                remove_path(os.path.join(self.output_dir, "predictions.tsv"))
             saved = {"task": task.name, **dataclasses.asdict(self.trained.spec)}
             model_files.save_model(directory, task.model_to_save(self.trained), tokenizer, saved)
         self._workers.wait()
@@ -206,8 +208,7 @@ class Session:
         self.results |= {**of_training, **self._few_labels, **(self.inputs.look.figures if self.inputs.look else {})}
         for part in self.inputs.of("validation"):
             answers = self._answer(part)
-            figures = task.checkpoint_figures(answers)
-            self.results |= {f"validation_{name}": value for name, value in figures.items()}
+            self.results |= {f"validation_{name}": value for name, value in task.checkpoint_figures(answers).items()}
             if chosen := task.choose(answers):
                 self._keep(chosen)
 
@@ -387,8 +388,7 @@ class Session:
         if not settings.do_train and not self.evaluations and exists(path):
             return
         first = self.evaluations[0] if self.evaluations else Evaluation({})
-        spec = dataclasses.asdict(self.trained.spec)
-        of_model = {"max_seq_length": self.trained.spec.sequence_length, **spec}
+        of_model = {"max_seq_length": self.trained.spec.sequence_length, **dataclasses.asdict(self.trained.spec)}
         # The trained model's own values replace settings that may have been left open.
         shown = {name: of_model.get(name, value) for name, value in dataclasses.asdict(settings).items()}
         report = Report(

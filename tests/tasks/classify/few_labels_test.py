@@ -169,6 +169,19 @@ def test_useless_embeddings_lead_to_plain_fine_tuning_which_resumes(run, tmp_pat
     assert results["train_seconds"] == first["train_seconds"]
 
 
+def test_a_second_training_removes_the_predictions_of_the_first(run, tables, tmp_path):
+    test, predictions = f"--test_file={tables / 'test.csv'}", tmp_path / "run" / "predictions.tsv"
+    words = ["--nodo_eval", "--few_labels=frozen"]
+    run(*words, "--do_predict", test)
+    run("--nodo_train", "--preset=", "--train_file=")
+    copy = predictions.with_name("predictions_2024.tsv")
+    copy.write_bytes(predictions.read_bytes())
+    run(*words)
+    assert not predictions.exists() and copy.exists()
+    run(*words, "--do_predict", test)
+    assert predictions.exists()
+
+
 def test_names_alone_give_a_start(run, untrained, tmp_path):
     path = write_rows(tmp_path / "dev.csv", [("words", "kind"), ("cat", "cat"), ("saw", "saw"), ("cat, w1", "cat")])
     words = [f"--preset={untrained}", "--labels=saw,cat", "--train_file=", f"--dev_file={path}"]
