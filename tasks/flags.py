@@ -27,7 +27,7 @@ from keras_bert.files import keep_copies, write_json
 from tasks.settings import SUBJECTS, Rule, Settings, kinds_of
 
 # Environment variables to set before TensorFlow is imported, unless the user has set them.
-# oneDNN is off by default on CPUs without AVX-512, although it speeds up matrix products there.
+# oneDNN is off by default on CPUs without AVX512_VNNI, although it speeds up matrix products there.
 # Level 3 silences TensorFlow's C++ start-up messages, one of which has level ERROR on a machine without a GPU. Real
 # errors are raised as exceptions too. TF_CPP_MIN_LOG_LEVEL=0 shows all messages.
 # OpenBLAS's threads wait for each other by spinning: where other processes ran, they took 40 times the time of one

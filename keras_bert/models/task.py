@@ -137,6 +137,22 @@ class BertTask:
                 self.optimizer.build(self.trainable_variables)
         return super().make_train_function(force)
 
+    def fit(self, x=None, y=None, *args, **kwargs):
+        """Trains the model as `keras.Model.fit` does; rows may be lists of different lengths.
+
+        Raises:
+            ValueError: a row has no text or label, such as an empty cell of pandas.
+        """
+        return super().fit(read_rows("x", x), read_rows("y", y), *args, **kwargs)
+
+    def evaluate(self, x=None, y=None, *args, **kwargs):
+        """Evaluates the model as `keras.Model.evaluate` does, on what `fit` takes."""
+        return super().evaluate(read_rows("x", x), read_rows("y", y), *args, **kwargs)
+
+    def predict(self, x, *args, **kwargs):
+        """Computes the outputs as `keras.Model.predict` does, of what `fit` takes."""
+        return super().predict(read_rows("x", x), *args, **kwargs)
+
     def preprocess_samples(self, x, y=None, sample_weight=None):
         """Turns raw samples into what the model takes; runs in tf.data."""
         if self.labels and y is not None and tf.as_dtype(getattr(y, "dtype", tf.string)) == tf.string:
@@ -328,6 +344,32 @@ class BertTask:
     def _merge(cls, stored: dict, given: dict, source: str | os.PathLike) -> dict:
         """Combines a checkpoint's arguments with the caller's, which take precedence."""
         return {**stored, **given}
+
+
+def read_rows(name: str, rows):
+    """Returns rows as tf.data takes them: lists of different lengths become a ragged tensor, texts one of strings.
+
+    Args:
+        name: of the argument that has the rows, for messages.
+        rows: list, pandas Series or array of objects; a tuple or dict of them; anything else is returned as it is.
+
+    Raises:
+        ValueError: a row is missing, such as an empty cell of pandas.
+    """
+    if isinstance(rows, tuple):
+        return tuple(read_rows(name, column) for column in rows)
+    if isinstance(rows, dict):
+        return {key: read_rows(name, column) for key, column in rows.items()}
+    is_object = isinstance(rows, np.ndarray) and rows.dtype.hasobject
+    if not (isinstance(rows, list) or hasattr(rows, "isna") or is_object) or getattr(rows, "ndim", 1) > 1:
+        return rows
+    for number, row in enumerate(rows):
+        if row is None or type(row).__name__ == "NAType" or (isinstance(row, float) and np.isnan(row)):
+            raise ValueError(f"`{name}` must have a value in each row. Received: {row!r} in row {number}")
+    values = list(rows)
+    if values and all(isinstance(row, str) for row in values):
+        return tf.constant(values)
+    return tf.ragged.constant(values) if len({len(row) for row in values if isinstance(row, list)}) > 1 else rows
 
 
 class LabeledTask(BertTask):

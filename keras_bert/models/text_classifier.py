@@ -17,8 +17,8 @@ class BertTextClassifier(LabeledTask, keras_nlp.models.TextClassifier):
 
     `fit` takes texts, or pairs of texts as a tuple of two batches, with labels: int of shape (B,), str if `labels` are
     given, or float scores for a regressor. The loss is cross entropy, for a regressor the mean squared error. With
-    `multi_label` a row has any number of labels: 0.0 or 1.0 for each, float of shape (B, C), or ragged str if `labels`
-    are given; the loss is the binary cross entropy, the mean over the classes.
+    `multi_label` a row has any number of labels: 0.0 or 1.0 for each, float of shape (B, C), or a list of str, if
+    `labels` are given; the loss is the binary cross entropy, the mean over the classes.
 
     Inputs: the backbone's. Output: float32 logits of shape (B, C), scores of shape (B, 1) for a regressor.
 

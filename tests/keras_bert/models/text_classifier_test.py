@@ -13,6 +13,7 @@ from keras_bert import BertPreprocessor, BertTextClassifier, BertTextEmbedder, B
 from keras_bert.answers.explanations import METHODS
 from keras_bert.errors import InputError
 from keras_bert.formats import hugging_face, keras_preset
+from keras_bert.models.task import read_rows
 from keras_bert.presets import weights
 
 PAIRS = (["the cat", "a dog sat"], ["big", "red hen"])
@@ -193,6 +194,31 @@ def test_labels_may_be_names(trained):
         trained.preprocess_samples(tf.constant(["a"]), tf.constant(["cats"]))
 
 
+def test_missing_rows_are_named(preprocessor):
+    model = BertTextClassifier(toy_tasks.backbone(), labels=ANIMALS, preprocessor=preprocessor)
+    texts, labels = ["the cat", "hen", "it ran"], ["cat", "hen", "dog"]
+    for missing in (None, float("nan")):
+        holes = [*texts[:2], missing]
+        for x in (holes, np.array(holes, object), (texts, holes)):
+            with pytest.raises(ValueError, match=f"`x` must have a value in each row. Received: {missing} in row 2"):
+                model.fit(x, labels)
+        with pytest.raises(ValueError, match=f"`x` must have a value in each row. Received: {missing} in row 2"):
+            model.predict(holes)
+        with pytest.raises(ValueError, match=f"`y` must have a value in each row. Received: {missing} in row 1"):
+            model.evaluate(texts, [labels[0], missing, labels[2]])
+
+
+def test_rows_of_pandas_are_texts():
+    pd = pytest.importorskip("pandas")
+    column = pd.Series(["a", "b"], index=[7, 3])
+    assert read_rows("x", column).numpy().tolist() == [b"a", b"b"]
+    assert read_rows("x", {"text": column})["text"].dtype == "string"
+    frame = pd.DataFrame({"a": [1.0]})
+    assert read_rows("x", frame) is frame
+    with pytest.raises(ValueError, match="`x` must have a value in each row. Received: <NA> in row 1"):
+        read_rows("x", pd.Series(["a", None], dtype="string"))
+
+
 def test_a_row_may_have_any_number_of_labels(preprocessor, tmp_path):
     model = BertTextClassifier(toy_tasks.backbone(), labels=ANIMALS, multi_label=True, preprocessor=preprocessor)
     texts, named = ["the cat and a dog", "hen", "it ran"], [["dog", "cat"], ["hen"], []]
@@ -201,6 +227,7 @@ def test_a_row_may_have_any_number_of_labels(preprocessor, tmp_path):
     by_hot = tf.data.Dataset.from_tensor_slices((texts, hot)).batch(3)
     right = model.evaluate(by_hot, verbose=0, return_dict=True)
     assert model.evaluate(by_name, verbose=0, return_dict=True) == pytest.approx(right, abs=1e-6)
+    assert model.evaluate(texts, named, verbose=0, return_dict=True) == pytest.approx(right, abs=1e-6)
     logits = model.predict(texts, verbose=0)
     losses = np.logaddexp(0, logits) - hot * logits
     assert right["loss"] == pytest.approx(losses.mean(), abs=1e-6) and set(right) == {"loss", "micro_f1", "pr_auc"}

@@ -59,6 +59,7 @@ def test_the_loss_is_the_mean_over_the_words_of_a_batch(preprocessor):
     classes = [[1, 2, -1], [3, 4, 1, 2, 3], [2]]
     samples = tf.data.Dataset.from_tensor_slices((tf.ragged.constant(SENTENCES), tf.ragged.constant(classes))).batch(3)
     figures = model.evaluate(samples, verbose=0, return_dict=True)
+    assert model.evaluate(SENTENCES, classes, verbose=0, return_dict=True) == pytest.approx(figures)
     logits = model(preprocessor(tf.ragged.constant(SENTENCES))).numpy()
     probabilities = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
     labelled = [
