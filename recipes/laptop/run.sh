@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Pre-trains a small BERT, 4 layers of 256, in two hours on 2 cores, on text that is at hand.
+# Pre-trains a small BERT, 4 layers of 256, in two hours on 2 cores with AVX-512, on text that is at hand.
 #
 #   CORPUS_DIR=corpus OUTPUT_DIR=runs/laptop recipes/laptop/run.sh
 #   CORPUS_DIR=corpus DOCUMENTS="/usr/share/doc /usr/share/man documents" TESTS="data/sst2 data/rte" \
