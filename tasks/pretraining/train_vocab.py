@@ -30,7 +30,7 @@ from keras_bert.vocabulary import SPECIAL_TOKENS
 from tasks import flags
 from tasks.pretraining.engines import EngineSettings
 from tasks.pretraining.figures import figure_lines
-from tasks.pretraining.word_counts import count_words, merge_counts, read_counts, read_figures
+from tasks.pretraining.word_counts import count_words, merge_counts, read_counts, read_num_words
 from tasks.settings import setting
 from tasks.text.blocks import spool_pipes
 from tasks.text.parallel import progress_bar
@@ -107,8 +107,8 @@ def train_vocab(settings: VocabularySettings) -> dict:
             counts, figures = read_counts(counted, do_lower_case, settings.max_distinct_words)
             report = figures | _write_vocabulary(counts, settings)
         else:
-            num_words = sum(1 for _ in merge_counts([counted]))
-            report = {**read_figures(counted, do_lower_case), "distinct_words": num_words}
+            distinct_words = sum(1 for _ in merge_counts([counted]))
+            report = {"words": read_num_words(counted, do_lower_case), "distinct_words": distinct_words}
         report |= {"seconds": round(time.monotonic() - start, 1), **outputs}
         if settings.report_file:
             files.write_json(settings.report_file, report)

@@ -4,17 +4,16 @@ A worker takes a block of the text (tasks/text/blocks.py), counts the chunks bet
 chunk into words once (no rule of `keras_bert.tokenization.normalizer` looks beyond a blank), and writes a count file.
 Workers then merge count files, several at a time, until one is left.
 
-The first line of a count file holds `Totals` as JSON. Each further line is a word, a tab and its occurrences, in the
-order of the words' bytes. The result depends neither on how a text is cut nor on how its counts are merged.
+The first line of a count file is a JSON object with `do_lower_case` and `words`, the occurrences of all words. Each
+further line is a word, a tab and its occurrences, in the order of the words' bytes. The result depends neither on how a
+text is cut nor on how its counts are merged.
 """
 
 import heapq
 import json
 import os
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
 
 from keras_bert.errors import InputError
 from keras_bert.files import file_size, open_file, parsing
@@ -24,21 +23,14 @@ from tasks.text.steps import create_whole, run_step
 
 # Larger blocks repeat fewer words, so that less is merged.
 _SMALLEST_BLOCK = 1 << 22
-_COUNTED_AT_ONCE = 1 << 16  # Bytes whose chunks stay in the processor's cache: a quarter faster than a whole piece.
 _MERGED_AT_ONCE = 16  # Count files; more at once leave less to do in parallel.
 
-_BLANKS = re.compile(rb"[ \t\r\n]")
 _DELETED = b"\x0b\x0c"  # The rules delete these two; `bytes.split` would split there.
-# Characters that always leave something to a word: most lines are settled by their first one.
-_IN_A_WORD = re.compile(r"[!-~]|[^\W_]")
 _MAGIC = b"#bert-word-counts "
-BLANK, NEITHER, SENTENCE = "bns"  # Kinds of lines.
 
 
 def count_words(files: list[str], do_lower_case: bool, directory: str, pool) -> str:
-    """Counts the words of UTF-8 files, gzip-compressed or not, one sentence a line, a blank line between documents.
-
-    A document runs on into the next file, as in google-research/bert.
+    """Counts the words of UTF-8 files, gzip-compressed or not.
 
     Args:
         files: paths, in this order, of text or of count files.
@@ -72,20 +64,9 @@ def count_words(files: list[str], do_lower_case: bool, directory: str, pool) -> 
         paths = [os.path.join(directory, f"merged-{level}-{number:06d}") for number in range(len(groups))]
         tasks = [(do_lower_case, path, group) for path, group in zip(paths, groups, strict=True)]
         list(run_step(pool, directory, f"merge counts {level}", _merge, tasks, list(map(len, groups)), "file"))
-    if not paths or not read_totals(paths[0], do_lower_case).words:
+    if not paths or not read_num_words(paths[0], do_lower_case):
         raise InputError(f"{', '.join(files)}: no text. Expected one sentence a line, a blank line between documents.")
     return paths[0]
-
-
-def read_figures(path: str, do_lower_case: bool) -> dict[str, int]:
-    """Reads the figures of a text from its count file.
-
-    Returns:
-        `documents` with at least one sentence; `sentences`, which are lines with at least one word (of more than a MiB,
-        each MiB); `words`, the occurrences of all words.
-    """
-    totals = Totals(last=BLANK) + read_totals(path, do_lower_case)
-    return {"documents": totals.documents, "sentences": totals.sentences, "words": totals.words}
 
 
 def read_counts(path: str, do_lower_case: bool, max_distinct_words: int) -> tuple[dict[str, int], dict[str, int]]:
@@ -94,7 +75,7 @@ def read_counts(path: str, do_lower_case: bool, max_distinct_words: int) -> tupl
     Returns:
         counts: word -> occurrences, in the order of the words' bytes. Words over `MAX_WORD_LENGTH` characters are cut
             behind the next character.
-        figures: those of `read_figures`; `dropped_words`, how many words are left out of `counts`;
+        figures: `words`, the occurrences of all words; `dropped_words`, how many words are left out of `counts`;
             `dropped_occurrences`, theirs; `largest_dropped_count`, the most occurrences of one of them.
 
     Raises:
@@ -113,13 +94,14 @@ def read_counts(path: str, do_lower_case: bool, max_distinct_words: int) -> tupl
             "often of all. Raise it."
         )
     counts = {word.decode("utf-8"): count for word, count in merge_counts([path]) if count > limit}
-    figures = read_figures(path, do_lower_case)
-    dropped = {
+    num_words = read_num_words(path, do_lower_case)
+    figures = {
+        "words": num_words,
         "dropped_words": sizes.total() - num_kept,
-        "dropped_occurrences": figures["words"] - sum(counts.values()),
+        "dropped_occurrences": num_words - sum(counts.values()),
         "largest_dropped_count": limit,
     }
-    return counts, figures | dropped
+    return counts, figures
 
 
 # === Tasks of workers ===
@@ -132,7 +114,7 @@ def _check_counts(directory: str, task: tuple[bool, str]) -> None:
         InputError: it is truncated or damaged; the message names the line.
     """
     do_lower_case, path = task
-    expected, total, previous = read_totals(path, do_lower_case).words, 0, b""
+    expected, total, previous = read_num_words(path, do_lower_case), 0, b""
     with readable(path), open_file(path) as file:
         file.readline()
         for number, line in enumerate(file, start=2):
@@ -149,38 +131,18 @@ def _check_counts(directory: str, task: tuple[bool, str]) -> None:
 
 def _merge(directory: str, task: tuple[bool, str, list[str]]) -> None:
     do_lower_case, path, paths = task
-    totals = sum((read_totals(part, do_lower_case) for part in paths), Totals())
-    write_counts(path, do_lower_case, totals, merge_counts(paths))
+    num_words = sum(read_num_words(part, do_lower_case) for part in paths)
+    write_counts(path, do_lower_case, num_words, merge_counts(paths))
 
 
 def _count_block(directory: str, task: tuple[bool, str, Block]) -> None:
     do_lower_case, path, block = task
     chunks: Counter[bytes] = Counter()
-    kinds = []
     for chunk in read_block(block):
-        lines = chunk.text.removesuffix("\n").split("\n") if chunk.text else []
-        kinds += [_line_kind(line, do_lower_case) for line in lines]
-        _count_chunks(chunk.data, chunks)
+        chunks.update(chunk.data.translate(None, _DELETED).split())
     counts = _count_chunk_words(chunks, do_lower_case)
-    totals = Totals.of("".join(kinds), sum(counts.values()))
-    write_counts(path, do_lower_case, totals, sorted((word.encode(), count) for word, count in counts.items()))
-
-
-def _line_kind(line: str, do_lower_case: bool) -> str:
-    if _IN_A_WORD.search(line):
-        return SENTENCE
-    if not line.strip():
-        return BLANK
-    return SENTENCE if split_words(line, do_lower_case) else NEITHER
-
-
-def _count_chunks(data: bytes, chunks: Counter[bytes]) -> None:
-    start = 0
-    while start < len(data):
-        blank = _BLANKS.search(data, start + _COUNTED_AT_ONCE)
-        end = blank.end() if blank else len(data)
-        chunks.update(data[start:end].translate(None, _DELETED).split())
-        start = end
+    words = sorted((word.encode(), count) for word, count in counts.items())
+    write_counts(path, do_lower_case, sum(counts.values()), words)
 
 
 def _count_chunk_words(chunks: Counter[bytes], do_lower_case: bool) -> dict[str, int]:
@@ -200,37 +162,9 @@ def _count_chunk_words(chunks: Counter[bytes], do_lower_case: bool) -> dict[str,
 # === Count files ===
 
 
-class Totals(NamedTuple):
-    """Figures of consecutive lines besides their words; `+` adds the lines that follow.
-
-    Attributes:
-        words: occurrences of all words.
-        sentences: lines with at least one word.
-        documents: sentences that are the first after a blank line.
-        first, last: kinds of the first and the last line that is blank or a sentence; "" if there is none.
-    """
-
-    words: int = 0
-    sentences: int = 0
-    documents: int = 0
-    first: str = ""
-    last: str = ""
-
-    @classmethod
-    def of(cls, kinds: str, words: int = 0) -> "Totals":
-        """Describes lines by their kinds, a character each."""
-        kinds = kinds.replace(NEITHER, "")
-        return cls(words, kinds.count(SENTENCE), kinds.count(BLANK + SENTENCE), kinds[:1], kinds[-1:])
-
-    def __add__(self, other: "Totals") -> "Totals":
-        begun = self.documents + other.documents + (self.last + other.first == BLANK + SENTENCE)
-        counted = self.words + other.words, self.sentences + other.sentences, begun
-        return Totals(*counted, self.first or other.first, other.last or self.last)
-
-
-def write_counts(path: str, do_lower_case: bool, totals: Totals, counts: Iterable[tuple[bytes, int]]) -> None:
+def write_counts(path: str, do_lower_case: bool, num_words: int, counts: Iterable[tuple[bytes, int]]) -> None:
     """Writes a count file, whole or not at all; `counts` come in the order of the words."""
-    header = {"do_lower_case": do_lower_case, **totals._asdict()}
+    header = {"do_lower_case": do_lower_case, "words": num_words}
     with create_whole(path) as temporary, open(temporary, "wb") as file:
         file.write(_MAGIC + json.dumps(header).encode() + b"\n")
         file.writelines(b"%b\t%d\n" % pair for pair in counts)
@@ -242,20 +176,20 @@ def is_count_file(path: str) -> bool:
         return file.read(len(_MAGIC)) == _MAGIC
 
 
-def read_totals(path: str, do_lower_case: bool) -> Totals:
-    """Reads the first line of a count file.
+def read_num_words(path: str, do_lower_case: bool) -> int:
+    """Reads from a count file the occurrences of all words.
 
     Raises:
         InputError: it is damaged, or was counted with another `do_lower_case`.
     """
     with readable(path), open_file(path) as file, parsing(path, "count file"):
         header = json.loads(file.readline().removeprefix(_MAGIC))
-        is_lower, totals = header.pop("do_lower_case"), Totals(**header)
+        is_lower, num_words = header["do_lower_case"], int(header["words"])
     if is_lower != do_lower_case:
         raise InputError(
             f"{path}: counted with --do_lower_case={is_lower}, found --do_lower_case={do_lower_case}. Give the former."
         )
-    return totals
+    return num_words
 
 
 def merge_counts(paths: list[str]) -> Iterator[tuple[bytes, int]]:

@@ -47,8 +47,7 @@ def test_vocabulary_and_report(corpus, tmp_path, capfd):
     assert pieces[:5] == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"] == list(SPECIAL_TOKENS)
     assert len(set(pieces)) == len(pieces) == report["vocabulary_size"] == 50
     assert {",", ".", "!", ":", "t", "##e", "the"} < set(pieces) and "##," not in pieces
-    # Documents begin after blank lines: the first two sentences, then three at a time, then the last one.
-    assert (report["documents"], report["sentences"], report["words"]) == (31, 90, 30 * (10 + 4 + 9))
+    assert report["words"] == 30 * (10 + 4 + 9)
     assert report["unknown_share"] == 0.0
     assert os.listdir(tmp_path / "out") == ["vocab.txt"]
 
@@ -73,8 +72,6 @@ def test_report_by_hand(tmp_path):
         assert json.load(file) == report
     assert report.pop("seconds") < 60
     assert report == {
-        "documents": 1,
-        "sentences": 2,
         "words": 5,
         "dropped_words": 0,
         "dropped_occurrences": 0,
@@ -90,13 +87,13 @@ def test_report_by_hand(tmp_path):
         "report_file": report_file,
     }
     shown = format_report(report).splitlines()
-    assert shown[0] == "documents                            1" and shown[-1] == report_file
+    assert shown[0] == "words                                5" and shown[-1] == report_file
     assert "tokens per word                   2.00" in shown and "unknown share                   40.00%" in shown
     assert "longest piece                        b" in shown
 
 
 def test_counted_in_parts(corpus, tmp_path):
-    """By other commands, of whose text nothing is left; documents run on from part to part."""
+    """By other commands, of whose text nothing is left."""
     expected, pieces = train(corpus, tmp_path, vocab_size=50)
     middle = TEXT.index("\n", len(TEXT) // 2) + 1
     assert TEXT[middle] != "\n"
@@ -104,7 +101,7 @@ def test_counted_in_parts(corpus, tmp_path):
         (tmp_path / name).write_text(text)
         counts = VocabularySettings(input_file=str(tmp_path / name), word_counts_file=str(tmp_path / f"{name}.counts"))
         report = train_vocab(counts)
-        assert list(report) == ["documents", "sentences", "words", "distinct_words", "seconds", "word_counts_file"]
+        assert list(report) == ["words", "distinct_words", "seconds", "word_counts_file"]
         os.remove(tmp_path / name)
     (tmp_path / "out" / ".vocab.txt.scratch").mkdir()
     (tmp_path / "out" / ".vocab.txt.scratch" / "of-a-killed-run").touch()
@@ -119,7 +116,7 @@ def test_a_pipe_is_read(tmp_path):
     writer.start()
     report = train(str(tmp_path / "pipe"), tmp_path, vocab_size=50)[0]
     writer.join()
-    assert (report["documents"], report["words"]) == (31, 30 * (10 + 4 + 9))
+    assert report["words"] == 30 * (10 + 4 + 9)
 
 
 def test_every_path_may_be_a_url(corpus, tmp_path):
