@@ -16,12 +16,12 @@ from tasks.text.steps import create_whole
 _BYTES_PER_TOKEN = 4  # In English: a store for each block, or several of text whose tokens are shorter.
 
 
-def tokenize_block(directory: str, task: tuple[int, Block]) -> list[tuple[int, int, int, bool]]:
+def tokenize_block(directory: str, task: tuple[int, Block, int]) -> list[tuple[int, int, int, bool]]:
     """Tokenizes a block into one store or, if it is a large gzip file, several.
 
     Args:
         directory: the workspace's.
-        task: number of the block, and the block.
+        task: number of the block, the block, and `num_parts` of `find_duplicates`; 0 to keep duplicates.
 
     Returns:
         Tokens, sentences and documents of each store, and whether its first document began before it.
@@ -29,12 +29,12 @@ def tokenize_block(directory: str, task: tuple[int, Block]) -> list[tuple[int, i
     Raises:
         InputError: a file cannot be read, or is not UTF-8.
     """
-    number, block = task
+    number, block, num_parts = task
     workspace = open_workspace(directory)
     figures = []
     texts = split_block(block, workspace.settings.input_format)
-    if workspace.settings.drop_duplicates != "none":
-        texts = without_duplicates(directory, number, texts, workspace.settings.drop_duplicates)
+    if num_parts:
+        texts = without_duplicates(directory, number, num_parts, texts, workspace.settings.drop_duplicates)
     for corpus, is_continued in _tokenized(workspace, texts):
         with create_whole(workspace.store_path(number, len(figures))) as temporary, open(temporary, "wb") as file:
             write_store(file, corpus)

@@ -60,13 +60,13 @@ def create(settings: DataSettings, prefix: str, output_files: list[str]) -> dict
 def _run(settings: DataSettings, workspace: Workspace, paths: list[str], block_size: int) -> dict:
     directory, num_shards = workspace.directory, workspace.num_shards
     with settings.open_pool(paths, directory, settings.dupe_factor) as pool:
-        blocks, repeated = text_blocks(paths, block_size), {}
+        blocks, repeated, num_parts = text_blocks(paths, block_size), {}, 0
         if settings.drop_duplicates != "none" and blocks:
             unit = settings.drop_duplicates
-            total, num_repeated = find_duplicates(pool, directory, blocks, settings.input_format, unit)
+            total, num_repeated, num_parts = find_duplicates(pool, directory, blocks, settings.input_format, unit)
             repeated = {f"repeated_{unit}": num_repeated, f"repeated_{unit}_share": num_repeated / max(1, total)}
-        tasks = list(enumerate(blocks))
-        num_bytes = [count_bytes(block) for _, block in tasks]
+        tasks = [(number, block, num_parts) for number, block in enumerate(blocks)]
+        num_bytes = list(map(count_bytes, blocks))
         tokenized = run_step(pool, directory, "tokenize", tokenize_block, tasks, num_bytes, "B")
         stores = [
             (block, number, *store) for block, of_block in enumerate(tokenized) for number, store in enumerate(of_block)

@@ -52,10 +52,8 @@ def ends_once(texts):
 
 
 @pytest.mark.parametrize("unit", ["lines", "documents"])
-@pytest.mark.parametrize(("size", "group_bytes", "most_groups", "per_part"), [(300, 1, 99, 40), (400, 1500, 3, 10**6)])
-def test_what_a_set_in_memory_finds(tmp_path, monkeypatch, unit, size, group_bytes, most_groups, per_part):
-    monkeypatch.setattr(duplicates, "_GROUP_BYTES", group_bytes)
-    monkeypatch.setattr(duplicates, "_MOST_GROUPS", most_groups)
+@pytest.mark.parametrize(("size", "per_part"), [(300, 40), (400, 10**6)])
+def test_what_a_set_in_memory_finds(tmp_path, monkeypatch, unit, size, per_part):
     monkeypatch.setattr(duplicates, "_HASHES_PER_PART", per_part)
     rng = random.Random(size)
     texts = [random_text(rng, 150), random_text(rng, 100, "\r\n"), random_text(rng, 3)]
@@ -65,10 +63,11 @@ def test_what_a_set_in_memory_finds(tmp_path, monkeypatch, unit, size, group_byt
             file.write(text)
     kept, num_items, num_repeated = expected(texts, unit)
     blocks = text_blocks(paths, size)
-    assert find_duplicates(LocalPool(1), str(tmp_path), blocks, "sentences", unit) == (num_items, num_repeated)
+    *counts, num_parts = find_duplicates(LocalPool(1), str(tmp_path), blocks, "sentences", unit)
+    assert counts == [num_items, num_repeated] and (num_parts > 1) == (per_part == 40)
     unique_texts = []
     for number, block in enumerate(blocks):
-        unique_texts += without_duplicates(str(tmp_path), number, split_block(block, "sentences"), unit)
+        unique_texts += without_duplicates(str(tmp_path), number, num_parts, split_block(block, "sentences"), unit)
     assert len(blocks) > 10 and num_items / 10 < num_repeated < num_items
     assert ends_once(unique_texts) == ends_once(kept)
 
@@ -82,8 +81,9 @@ def test_equal_halves_of_hashes_are_told_apart(tmp_path, monkeypatch):
     (tmp_path / "2.txt").write_text("b\nc\n\n")
     (tmp_path / "3.txt").write_text("d\na\n")
     blocks = text_blocks([str(tmp_path / f"{number}.txt") for number in (1, 2, 3)], 6)
-    assert find_duplicates(LocalPool(1), str(tmp_path), blocks, "sentences", "lines") == (5, 2)
-    lines = [without_duplicates(str(tmp_path), n, split_block(b, "sentences"), "lines") for n, b in enumerate(blocks)]
+    assert find_duplicates(LocalPool(1), str(tmp_path), blocks, "sentences", "lines") == (5, 2, 1)
+    texts = [split_block(block, "sentences") for block in blocks]
+    lines = [without_duplicates(str(tmp_path), n, 1, text, "lines") for n, text in enumerate(texts)]
     assert [[line for line in block if line] for block in lines] == [["a"], ["b", "c"], []]
 
 
