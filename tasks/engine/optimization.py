@@ -99,28 +99,19 @@ class _BertOptimizer(Registered, keras.optimizers.Optimizer):
 
     Attributes:
         rules: one `UpdateRule` per variable, in their order; set by `build`.
+        beta_1, beta_2: decay rates of the first and the second moment.
+        epsilon: added to the square root of the second moment.
         compiles_decay: whether XLA may compile single ops of the update (one replica, no XLA around it, variables on a
             CPU).
     """
 
     bias_correction: bool
+    beta_1, beta_2, epsilon = 0.9, 0.999, 1e-6  # google-research/bert's.
     compiles_decay = False
 
-    def __init__(
-        self,
-        learning_rate=5e-5,
-        weight_decay: float | None = 0.01,
-        layer_decay: float = 1.0,
-        beta_1: float = 0.9,
-        beta_2: float = 0.999,
-        epsilon: float = 1e-6,
-        **kwargs,
-    ):
+    def __init__(self, learning_rate=5e-5, weight_decay: float | None = 0.01, layer_decay: float = 1.0, **kwargs):
         super().__init__(learning_rate=learning_rate, weight_decay=weight_decay, **kwargs)
         self.layer_decay = layer_decay
-        self.beta_1 = beta_1
-        self.beta_2 = beta_2
-        self.epsilon = epsilon
 
     def build(self, variables) -> None:
         """Creates the rules and the zero-initialized moments of each variable."""
@@ -161,9 +152,7 @@ class _BertOptimizer(Registered, keras.optimizers.Optimizer):
         return root / (1.0 - ops.power(ops.cast(self.beta_1, dtype), step)), self.epsilon * root
 
     def get_config(self) -> dict:
-        config = super().get_config()
-        config.update(layer_decay=self.layer_decay, beta_1=self.beta_1, beta_2=self.beta_2, epsilon=self.epsilon)
-        return config
+        return {**super().get_config(), "layer_decay": self.layer_decay}
 
 
 class BertAdam(_BertOptimizer):
@@ -182,9 +171,6 @@ class BertAdam(_BertOptimizer):
         learning_rate: float or `LearningRateSchedule`.
         weight_decay: float; None for no decay.
         layer_decay: as in `update_rules`.
-        beta_1: decay rate of the first moment.
-        beta_2: decay rate of the second moment.
-        epsilon: added to the square root of the second moment.
         **kwargs: arguments of `keras.optimizers.Optimizer`.
     """
 
@@ -227,22 +213,17 @@ class BertLamb(_BertOptimizer):
     def update_step(self, gradient, variable, learning_rate) -> None:
         """Updates one variable and its moments; `gradient` has the variable's shape."""
         index = self._get_variable_index(variable)
-        rule = self.rules[index]
+        rule, gradient = self.rules[index], _dense(gradient, variable.dtype)
+        first, second = self._first_moments[index], self._second_moments[index]
+        self.assign_add(first, (gradient - first) * (1.0 - self.beta_1))
+        self.assign_add(second, (ops.square(gradient) - second) * (1.0 - self.beta_2))
         correction, epsilon = self._correction(variable.dtype)
-        first, second = self._update_moments(_dense(gradient, variable.dtype), index)
         update = correction * first / (ops.sqrt(second) + epsilon)
         if rule.weight_decay:
             update = update + variable * rule.weight_decay
         if rule.trust_ratios:
             update = _scale_to_length_of(variable, update, rule.trust_ratios)
         self.assign_sub(variable, update * self._rate(rule.rate_multiplier, variable.dtype))
-
-    def _update_moments(self, gradient, index: int) -> tuple:
-        """Computes m <- beta_1 m + (1 - beta_1) g and v <- beta_2 v + (1 - beta_2) g^2; returns both variables."""
-        first, second = self._first_moments[index], self._second_moments[index]
-        self.assign_add(first, (gradient - first) * (1.0 - self.beta_1))
-        self.assign_add(second, (ops.square(gradient) - second) * (1.0 - self.beta_2))
-        return first, second
 
 
 class BertMuon(BertAdamW):
@@ -258,19 +239,19 @@ class BertMuon(BertAdamW):
     Args:
         learning_rate: float or `LearningRateSchedule`, of the matrices.
         adam_lr_ratio: float, the learning rate of all other variables, as a share of `learning_rate`.
-        momentum: float, of the matrices.
-        **kwargs: as in `BertAdam`; betas and epsilon are those of the other variables.
+        **kwargs: as in `BertAdam`.
 
     Attributes:
+        momentum: of the matrices.
         joins_matrices: whether all matrices are updated in one go (one replica, no XLA).
     """
 
+    momentum = 0.95
     joins_matrices = False
 
-    def __init__(self, learning_rate=5e-5, *, adam_lr_ratio: float = 1.0, momentum: float = 0.95, **kwargs):
+    def __init__(self, learning_rate=5e-5, *, adam_lr_ratio: float = 1.0, **kwargs):
         super().__init__(learning_rate, **kwargs)
         self.adam_lr_ratio = adam_lr_ratio
-        self.momentum = momentum
         self._newton_schulz = keras.optimizers.Muon().zeropower_via_newtonschulz5
 
     def _create_moments(self, variables) -> None:
@@ -317,7 +298,7 @@ class BertMuon(BertAdamW):
             self.assign_sub(variable, (update + variable * rule.weight_decay) * rate)
 
     def get_config(self) -> dict:
-        return {**super().get_config(), "adam_lr_ratio": self.adam_lr_ratio, "momentum": self.momentum}
+        return {**super().get_config(), "adam_lr_ratio": self.adam_lr_ratio}
 
 
 def _dense(gradient, dtype: str):
@@ -361,7 +342,7 @@ def build_optimizer(
         num_warmup_steps: steps over which the rate rises.
         layer_decay: factor of the learning rate from each encoder layer to the one below; see `update_rules`.
         lr_schedule: a key of `SCHEDULES`.
-        **options: further arguments of the profile's class, such as `beta_2`.
+        **options: further arguments of the profile's class, such as `adam_lr_ratio`.
     """
     schedule = SCHEDULES[lr_schedule](learning_rate, num_train_steps, num_warmup_steps)
     return PROFILES[name](learning_rate=schedule, layer_decay=layer_decay, **options)

@@ -26,14 +26,14 @@ def split(values: dict) -> dict:
 @pytest.mark.parametrize("joins_matrices", [False, True])
 def test_matrices_follow_kerass_and_the_rest_adamw(joins_matrices):
     start, gradients = draw({**MATRICES, **OTHERS}, steps=4)
-    optimizer = BertMuon(SCHEDULE, adam_lr_ratio=0.25, beta_2=0.98)
+    optimizer = BertMuon(SCHEDULE, adam_lr_ratio=0.25)
     optimizer.joins_matrices = joins_matrices
     got = run_steps(optimizer, start, gradients)
     oracle = keras.optimizers.Muon(SCHEDULE, weight_decay=0.01)
     expected = run_steps(oracle, split(start), [split(step) for step in gradients])
     for path, value in split(got).items():
         np.testing.assert_allclose(value, expected[path], rtol=1e-4, atol=1e-5)
-    expected = run_steps(BertAdamW(WarmupLinearDecay(0.025, 8, 2), beta_2=0.98), start, gradients)
+    expected = run_steps(BertAdamW(WarmupLinearDecay(0.025, 8, 2)), start, gradients)
     for path in OTHERS:
         np.testing.assert_allclose(got[path], expected[path], rtol=1e-5, atol=1e-6)
     assert len(optimizer.variables) == 1 + len(MATRICES) + 2 * len(OTHERS)  # A matrix has one moment.
@@ -67,7 +67,7 @@ def test_an_update_is_about_orthogonal_and_as_large_as_adams():
 
 def test_it_takes_the_matrices_of_the_layers_and_survives_keras_saving():
     model = build_toy(1)
-    optimizer = BertMuon(0.1, adam_lr_ratio=0.3, momentum=0.9)
+    optimizer = BertMuon(0.1, adam_lr_ratio=0.3)
     optimizer.build(model.trainable_variables)
     orthogonal = {rule.path.removeprefix("transformer_layer_0/") for rule in optimizer.rules if rule.is_orthogonal}
     assert orthogonal == {
@@ -77,7 +77,7 @@ def test_it_takes_the_matrices_of_the_layers_and_survives_keras_saving():
         "output_dense/kernel",
     }
     loaded = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
-    assert type(loaded) is BertMuon and (loaded.adam_lr_ratio, loaded.momentum) == (0.3, 0.9)
+    assert type(loaded) is BertMuon and loaded.adam_lr_ratio == 0.3
 
 
 def fit(directory, **options) -> np.ndarray:

@@ -71,7 +71,9 @@ def test_adamw_is_torchs(epsilon):
     torch = pytest.importorskip("torch")
     start, gradients = draw(SHAPES, seed=1)
     schedule = WarmupLinearDecay(0.1, 8, 2)
-    got = run_steps(BertAdamW(schedule, weight_decay=0.01, epsilon=epsilon), start, gradients)
+    optimizer = BertAdamW(schedule, weight_decay=0.01)
+    optimizer.epsilon = epsilon
+    got = run_steps(optimizer, start, gradients)
     tensors = {name: torch.nn.Parameter(torch.tensor(value)) for name, value in start.items()}
     groups = [
         {"params": [tensor for name, tensor in tensors.items() if name != "bias"], "weight_decay": 0.01},
@@ -93,7 +95,7 @@ def test_size_of_updates_without_bias_correction():
     sizes = {}
     for kind in (BertAdam, BertAdamW):
         variable = keras.Variable([0.0], name="bias")
-        optimizer = kind(learning_rate=1.0, weight_decay=0.0, epsilon=1e-6)
+        optimizer = kind(learning_rate=1.0, weight_decay=0.0)
         optimizer.build([variable])
         apply, gradient, values = tf.function(optimizer.apply, autograph=False), tf.ones([1]), [0.0]
         for _ in range(1000):
