@@ -18,8 +18,7 @@ from tasks.engine.workers import is_reachable
 _TF_CONFIG_EXAMPLE = (
     """TF_CONFIG='{"cluster": {"worker": ["host0:2222", "host1:2222"]}, "task": {"type": "worker", "index": 0}}'"""
 )
-# Seconds to wait; TensorFlow itself would wait for an hour or forever.
-_TPU_TIMEOUT = 10.0
+# Seconds to wait; TensorFlow itself would wait for an hour.
 _WORKERS_TIMEOUT = 600.0
 _POLL_SECONDS = 0.1
 
@@ -136,12 +135,8 @@ def meet(addresses: Sequence[str], own: str, timeout: float = _WORKERS_TIMEOUT) 
 @functools.cache  # Initializing a TPU a second time would lose the variables on it.
 def _tpu_strategy(tpu: str) -> tf.distribute.TPUStrategy:
     unreachable = "Give --tpu=local on the TPU's own machine (with the package tensorflow-tpu), or its name or address."
-    if tpu.startswith("grpc://"):
-        host, _, port = tpu.removeprefix("grpc://").rpartition(":")
-        try:
-            socket.create_connection((host, int(port)), timeout=_TPU_TIMEOUT).close()
-        except (OSError, ValueError) as error:
-            raise InputError(f"--tpu={tpu}: cannot be reached ({error}). {unreachable}") from error
+    if tpu.startswith("grpc://") and not is_reachable(tpu.removeprefix("grpc://")):  # TensorFlow would wait forever.
+        raise InputError(f"--tpu={tpu}: cannot be reached (nothing listens there). {unreachable}")
     try:
         resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu)
         tf.config.experimental_connect_to_cluster(resolver)

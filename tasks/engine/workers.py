@@ -160,10 +160,10 @@ class Workers:
 
 
 def is_reachable(address: str) -> bool:
-    """Returns whether a process listens at `host:port`."""
+    """Returns whether a process listens at `host:port`; False for what is no such address."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS).close()
-    except OSError:
+    except (OSError, ValueError):
         return False
     return True
