@@ -24,7 +24,7 @@ from collections import Counter, defaultdict
 
 from keras_bert import files
 from keras_bert.errors import InputError
-from keras_bert.files import absolute, is_remote
+from keras_bert.files import absolute
 from keras_bert.tokenization.normalizer import MAX_WORD_LENGTH
 from keras_bert.vocabulary import SPECIAL_TOKENS
 from tasks import flags
@@ -92,7 +92,8 @@ def train_vocab(settings: VocabularySettings) -> dict:
     start = time.monotonic()
     do_lower_case = settings.do_lower_case
     paths = [absolute(path) for path in files.expand_files(settings.input_file)]
-    outputs = {name: path for name in _OUTPUTS if (path := getattr(settings, name))}
+    names = ("vocab_file", "word_counts_file", "report_file")
+    outputs = {name: path for name in names if (path := getattr(settings, name))}
     _check_outputs(outputs, paths)
     parent, name = os.path.split(absolute(next(iter(outputs.values()))))
     identity = work_identity(paths, do_lower_case)
@@ -131,25 +132,17 @@ def _write_vocabulary(counts: dict[str, int], settings: VocabularySettings) -> d
     return _describe(pieces, counts, characters)
 
 
-# Flag of a file to write -> example of a name, for messages.
-_OUTPUTS = {"vocab_file": "vocab.txt", "word_counts_file": "text.counts", "report_file": "report.json"}
-
-
 def _check_outputs(outputs: dict[str, str], inputs: list[str]) -> None:
     """Refuses what could not be written at the end, perhaps hours later, or would replace what is read."""
+    taken = dict.fromkeys(map(os.path.realpath, inputs), "one of the files of --input_file")
     for name, path in outputs.items():
         if files.is_directory(path):
-            raise InputError(f"{path}: --{name} is a directory. Name a file in it, e.g. {_OUTPUTS[name]}.")
-        if any(os.path.realpath(path) == os.path.realpath(file) for file in inputs):
-            raise InputError(f"{path}: --{name} is one of the files of --input_file. Choose another path.")
-        parent = os.path.dirname(absolute(path))
-        while not is_remote(path) and not os.path.lexists(parent):
-            parent = os.path.dirname(parent)
-        if not is_remote(path) and not (os.path.isdir(parent) and os.access(parent, os.W_OK)):
-            raise InputError(f"{parent}: no directory that can be written. Choose another path for --{name}.")
-        first = next(other for other in outputs if absolute(outputs[other]) == absolute(path))
-        if first != name:
-            raise InputError(f"{path}: --{name} is --{first} too. Choose another path.")
+            raise InputError(f"{path}: --{name} is a directory. Name a file in it.")
+        place = os.path.realpath(path)
+        if place in taken:
+            raise InputError(f"{path}: --{name} is {taken[place]}. Choose another path.")
+        taken[place] = f"--{name} too"
+        files.check_writable(os.path.dirname(absolute(path)))
 
 
 _Pair = tuple[int, int]  # Ids of two pieces.
@@ -157,16 +150,13 @@ _Pair = tuple[int, int]  # Ids of two pieces.
 
 def _count_characters(counts: dict[str, int]) -> tuple[Counter[str], set[str]]:
     """Returns the occurrences of each character, and the characters that a word does not begin with."""
-    words_of_count = defaultdict(list)
+    characters: Counter[str] = Counter()
     inner: set[str] = set()
     for word, count in counts.items():
         if len(word) <= MAX_WORD_LENGTH:
-            words_of_count[count].append(word)
             inner.update(word[1:])
-    characters: Counter[str] = Counter()
-    for count, words in words_of_count.items():
-        for character, times in Counter("".join(words)).items():
-            characters[character] += count * times
+            for character in word:
+                characters[character] += count
     return characters, inner
 
 

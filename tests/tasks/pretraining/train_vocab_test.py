@@ -286,12 +286,12 @@ def test_outputs_that_cannot_be_written(corpus, tmp_path):
     """Told at once, not after hours."""
     vocab_file = str(tmp_path / "vocab.txt")
     for settings, message in (
-        ({"vocab_file": str(tmp_path)}, "--vocab_file is a directory. Name a file in it, e.g. vocab.txt"),
-        ({"report_file": str(tmp_path)}, "--report_file is a directory. Name a file in it, e.g. report.json"),
+        ({"vocab_file": str(tmp_path)}, "--vocab_file is a directory. Name a file in it"),
+        ({"report_file": str(tmp_path)}, "--report_file is a directory. Name a file in it"),
         ({"vocab_file": corpus}, "--vocab_file is one of the files of --input_file"),
         ({"report_file": vocab_file}, "--report_file is --vocab_file too"),
         ({"vocab_file": None}, "Give --vocab_file, --word_counts_file or both"),
-        ({"vocab_file": f"{corpus}/new/vocab.txt"}, "text.txt: no directory that can be written"),
+        ({"vocab_file": f"{corpus}/new/vocab.txt"}, "text.txt/new: cannot be created"),
     ):
         with pytest.raises(InputError, match=message):
             train_vocab(VocabularySettings(**{"input_file": corpus, "vocab_file": vocab_file, **settings}))
