@@ -34,14 +34,12 @@ class PackingPlan:
         row_of_record: int16, shape (N,), number of the record's row within its window, in the files' order. A file's
             last window may be smaller.
         rows_per_window: int64, shape (windows,).
-        max_seq_length: int, S.
         examples_per_row: int, K.
         predictions_per_row: int, Q.
     """
 
     row_of_record: np.ndarray
     rows_per_window: np.ndarray
-    max_seq_length: int
     examples_per_row: int
     predictions_per_row: int
 
@@ -77,11 +75,10 @@ def plan_packing(
                     save_index(path, index)
             rows.append(index.rows)
             progress.update(len(most))
-    rows_per_window, examples, predictions = np.concatenate(list(map(_describe_windows, rows, masked)), axis=1)
+    rows_per_window, examples, predictions = np.concatenate(list(map(_describe_windows, rows, masked))).T
     return PackingPlan(
         row_of_record=np.concatenate(rows),
         rows_per_window=rows_per_window,
-        max_seq_length=max_seq_length,
         examples_per_row=int(examples.max()),
         predictions_per_row=int(predictions.max()),
     )
@@ -98,16 +95,14 @@ def _pack_file(lengths: np.ndarray, masked: np.ndarray, max_seq_length: int) -> 
 
 
 def _describe_windows(rows: np.ndarray, masked: np.ndarray) -> np.ndarray:
-    """Returns each window's number of rows, and the most records and masked positions of one of them: (3, windows)."""
-    window = np.arange(len(rows)) // WINDOW
-    of_row, inverse = np.unique(window * WINDOW + rows, return_inverse=True)
-    starts = np.searchsorted(of_row, np.arange(-(-len(rows) // WINDOW)) * WINDOW)
-    if not len(starts):
-        return np.zeros((3, 0), np.int64)
-    counts, totals = np.bincount(inverse), np.bincount(inverse, masked).astype(np.int64)
-    return np.stack(
-        [np.diff(starts, append=len(of_row)), np.maximum.reduceat(counts, starts), np.maximum.reduceat(totals, starts)]
-    )
+    """Returns each window's number of rows, and the most records and masked positions of one of them: (windows, 3)."""
+    figures = []
+    for start in range(0, len(rows), WINDOW):
+        window = slice(start, start + WINDOW)
+        records = np.bincount(rows[window])
+        positions = np.bincount(rows[window], masked[window])
+        figures.append((len(records), records.max(), positions.max()))
+    return np.array(figures, np.int64).reshape(-1, 3)
 
 
 def pack_window(lengths: np.ndarray, masked: np.ndarray, max_length: int, max_masked: int) -> np.ndarray:
@@ -195,7 +190,7 @@ def pack_instances(
         return tf.RaggedTensor.from_row_lengths(values, counts).to_tensor(shape=[num_rows, width])
 
     def lay_tokens(values):
-        return lay(tf.boolean_mask(values, is_real), plan.max_seq_length, lengths)
+        return lay(tf.boolean_mask(values, is_real), is_real.shape[1], lengths)
 
     def lay_masked(values):
         return lay(tf.boolean_mask(values, is_masked), plan.predictions_per_row, masked_counts)
