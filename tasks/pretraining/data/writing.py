@@ -11,7 +11,6 @@ B: instances of a batch, S: `max_seq_length`.
 
 import array
 import bisect
-import os
 import random
 import shutil
 from collections.abc import Iterator
@@ -19,7 +18,7 @@ from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-from keras_bert.files import exists, is_remote, open_file, remove_path
+from keras_bert.files import exists, open_file, remove_path
 from tasks.pretraining.data import token_store
 from tasks.pretraining.data.counter_random import random_order
 from tasks.pretraining.data.masking import mask_batch
@@ -104,23 +103,16 @@ def join_shard(directory: str, shard: int) -> None:
     path = workspace.shard_path(shard)
     parts = [workspace.part_path(shard, block) for block in workspace.plan.blocks_of(shard)]
     if not exists(path):
-        _join(parts, path)
+        with create_whole(path) as temporary, open(temporary, "wb") as target:
+            for part in parts:
+                with open_file(part) as source:
+                    shutil.copyfileobj(source, target, 1 << 20)
     figures = RecordFigures.join(load_figures(f"{part}.npz") for part in parts)
     sizes = (workspace.settings.max_seq_length, workspace.settings.max_predictions_per_seq)
     with create_whole(f"{path}.npz") as temporary:
         write_arrays(temporary, make_index(path, figures, sizes))
     for part in parts:
         remove_path(part)
-
-
-def _join(parts: list[str], path: str) -> None:
-    if len(parts) == 1 and not is_remote(path):
-        os.replace(parts[0], path)
-        return
-    with create_whole(path) as temporary, open(temporary, "wb") as target:
-        for part in parts:
-            with open_file(part) as source:
-                shutil.copyfileobj(source, target, 1 << 20)
 
 
 # === Pairs ===
