@@ -10,8 +10,6 @@ import tensorflow as tf
 from keras_bert.errors import InputError, first_line
 from keras_bert.files import exists, is_directory, list_directory, read_json, remove_path, write_json
 
-SETTINGS_FILE = "training.json"
-
 
 class Checkpoints:
     """The checkpoints `ckpt-<step>` of one training run.
@@ -102,7 +100,7 @@ def keep_settings(output_dir: str, settings: dict, writes: bool = True) -> None:
     Raises:
         InputError: `output_dir` holds checkpoints of a training with other settings.
     """
-    path = os.path.join(output_dir, SETTINGS_FILE)
+    path = os.path.join(output_dir, "training.json")
     settings = json.loads(json.dumps(settings))  # As the file has them: lists instead of tuples.
     resumes = is_directory(os.path.join(output_dir, "checkpoints")) and exists(path)
     before = read_json(path) if resumes else settings

@@ -5,8 +5,6 @@ import dataclasses
 from tasks.pretraining.engines import EngineSettings
 from tasks.settings import Settings, changeable, setting
 
-REQUIRED = dataclasses.MISSING
-
 
 class InstanceSettings(Settings):
     """Settings that the instances depend on, besides text and vocabulary."""
@@ -50,9 +48,9 @@ class DataSettings(InstanceSettings, EngineSettings):
         InputError: a value is out of its bounds, or values contradict each other.
     """
 
-    input_file: str | list[str] = changeable(REQUIRED, "Text: paths or patterns, separated by commas.")
-    output_file: str | list[str] = changeable(REQUIRED, "TFRecord files to write, separated by commas.")
-    vocab_file: str = changeable(REQUIRED, "WordPiece vocabulary, one token a line.")
+    input_file: str | list[str] = changeable(dataclasses.MISSING, "Text: paths or patterns, separated by commas.")
+    output_file: str | list[str] = changeable(dataclasses.MISSING, "TFRecord files to write, separated by commas.")
+    vocab_file: str = changeable(dataclasses.MISSING, "WordPiece vocabulary, one token a line.")
     num_shards: int | None = changeable(
         None,
         "Number of files to write; each appends its number to --output_file: train.tfrecord-00000-of-00010.",

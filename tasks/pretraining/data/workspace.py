@@ -1,6 +1,5 @@
 """The directory that the steps of data creation, and their processes, share."""
 
-import dataclasses
 import functools
 import os
 
@@ -75,9 +74,8 @@ def fill_workspace(
         make_directory(os.path.join(directory, name))
     with atomic_path(os.path.join(directory, _VOCABULARY)) as temporary, open(temporary, "wb") as file:
         file.write(vocabulary)
-    values = {field.name: getattr(settings, field.name) for field in dataclasses.fields(InstanceSettings)}
     write_json(
         os.path.join(directory, _SETTINGS),
-        {"settings": values, "block_bytes": block_bytes, "num_shards": num_shards},
+        {"settings": settings.identity(), "block_bytes": block_bytes, "num_shards": num_shards},
     )
     return Workspace(directory)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from keras_bert.errors import InputError
-from keras_bert.files import atomic_path, exists, expand_files, read_json, read_optional_json, write_json
+from keras_bert.files import atomic_path, expand_files, read_optional_json, write_json
 from keras_bert.tokenization.tokenizer import BertTokenizer
 from tasks.engine.build_trainer import build_trainer, prepare_devices
 from tasks.engine.settings import identify, tokenizer_identity
@@ -29,10 +29,6 @@ from tasks.pretraining.train.settings import PretrainingSettings
 from tasks.report.card import Card, Data, command_line, write_card
 from tasks.report.page import Report, write_report
 
-PRESET_DIRECTORY = "preset"
-METRICS_FILE = "metrics.json"
-REPORT_FILE = "report.html"
-BUDGET_FILE = "time_budget.json"
 _SCORES = ("masked_lm_accuracy", "next_sentence_accuracy", "masked_lm_loss", "perplexity")
 
 
@@ -86,13 +82,13 @@ def _run(settings: PretrainingSettings, strategy: tf.distribute.Strategy, starte
         metrics |= evaluation.figures or evaluation()
     if writes:
         if settings.do_train:
-            with atomic_path(os.path.join(settings.output_dir, PRESET_DIRECTORY)) as temporary:
+            with atomic_path(os.path.join(settings.output_dir, "preset")) as temporary:
                 trainer.model.save_to_preset(temporary)
                 tokenizer.save_to_preset(temporary)
-        path = os.path.join(settings.output_dir, METRICS_FILE)
+        path = os.path.join(settings.output_dir, "metrics.json")
         # A call that trained nothing adds to the metrics of an earlier one.
-        if "train_seconds" not in metrics and exists(path):
-            metrics = {**read_json(path), **metrics}
+        if "train_seconds" not in metrics:
+            metrics = {**read_optional_json(path), **metrics}
         write_json(path, metrics)
         data = [Data("train", str(settings.input_file), train_data.statistics.num_records)]
         if settings.do_eval:
@@ -111,7 +107,7 @@ def _write_pages(trainer: Trainer, tokenizer, data: list[Data], metrics: dict, s
         tables=[("Figures", ["figure", "value"], [list(figure) for figure in metrics.items()])],
         settings=dataclasses.asdict(settings),
     )
-    write_report(os.path.join(settings.output_dir, REPORT_FILE), report)
+    write_report(os.path.join(settings.output_dir, "report.html"), report)
     card = Card(
         report=report,
         task="fill_mask",
@@ -175,7 +171,7 @@ def _budget(trainer: Trainer, settings: PretrainingSettings, started: float) -> 
     if not settings.time_budget_minutes:
         return Budget(settings.num_train_steps)
     return Budget(
-        path=os.path.join(settings.output_dir, BUDGET_FILE) if trainer.workers.is_chief else None,
+        path=os.path.join(settings.output_dir, "time_budget.json") if trainer.workers.is_chief else None,
         seconds=60.0 * settings.time_budget_minutes,
         started=started,
         schedule=trainer.schedule,
