@@ -24,7 +24,6 @@ from collections import Counter, defaultdict
 
 from keras_bert import files
 from keras_bert.errors import InputError
-from keras_bert.files import absolute
 from keras_bert.tokenization.normalizer import MAX_WORD_LENGTH
 from keras_bert.vocabulary import SPECIAL_TOKENS
 from tasks import flags
@@ -91,11 +90,11 @@ def train_vocab(settings: VocabularySettings) -> dict:
     """
     start = time.monotonic()
     do_lower_case = settings.do_lower_case
-    paths = [absolute(path) for path in files.expand_files(settings.input_file)]
+    paths = [files.absolute(path) for path in files.expand_files(settings.input_file)]
     names = ("vocab_file", "word_counts_file", "report_file")
     outputs = {name: path for name in names if (path := getattr(settings, name))}
     _check_outputs(outputs, paths)
-    parent, name = os.path.split(absolute(next(iter(outputs.values()))))
+    parent, name = os.path.split(files.absolute(next(iter(outputs.values()))))
     identity = work_identity(paths, do_lower_case)
     with scratch_directory(os.path.join(parent, f".{name}.scratch"), identity) as directory:
         paths = spool_pipes(paths, directory)
@@ -142,7 +141,7 @@ def _check_outputs(outputs: dict[str, str], inputs: list[str]) -> None:
         if place in taken:
             raise InputError(f"{path}: --{name} is {taken[place]}. Choose another path.")
         taken[place] = f"--{name} too"
-        files.check_writable(os.path.dirname(absolute(path)))
+        files.check_writable(os.path.dirname(files.absolute(path)))
 
 
 _Pair = tuple[int, int]  # Ids of two pieces.

@@ -266,6 +266,7 @@ def _pretrain(
     """Runs bert-pretrain from a preset; next sentences count if it has that head, and the text documents."""
     names = [field.name for field in dataclasses.fields(TrainingSettings)]
     shared = {name: getattr(settings, name) for name in (*names, "num_train_steps", "time_budget_minutes")}
+    num_warmup_steps = min(100, settings.num_train_steps // 10)
     has_head = "next_sentence" in run.records["new tokens"]["heads"]
     own |= {"use_next_sentence": has_head and run.records["text"]["has_documents"], **_lengths(settings)}
     return pretrain(
@@ -275,9 +276,7 @@ def _pretrain(
             vocab_file=_vocabulary(run, start),
             do_lower_case=tokenizer["lowercase"],
             init_checkpoint=run.path(start),
-            num_warmup_steps=_CLOCK_WARMUP
-            if settings.time_budget_minutes
-            else min(100, settings.num_train_steps // 10),
+            num_warmup_steps=_CLOCK_WARMUP if settings.time_budget_minutes else num_warmup_steps,
             do_eval=True,
             **shared,
             **own,

@@ -11,7 +11,6 @@ import time
 import numpy as np
 
 from keras_bert import files
-from keras_bert.files import absolute
 from keras_bert.tokenization.python_tokenizer import PythonBertTokenizer
 from tasks.pretraining.data.corpus import check_documents, tokenize_block
 from tasks.pretraining.data.duplicates import find_duplicates
@@ -31,7 +30,7 @@ def create(settings: DataSettings, prefix: str, output_files: list[str]) -> dict
         prefix: start of the report's name; an earlier report is removed before its data are replaced.
     """
     start = time.monotonic()
-    prefix, paths = absolute(prefix), [absolute(path) for path in files.expand_files(settings.input_file)]
+    prefix, paths = files.absolute(prefix), list(map(files.absolute, files.expand_files(settings.input_file)))
     PythonBertTokenizer(settings.vocab_file, settings.do_lower_case)  # Its error names the user's file, not a copy.
     with files.open_file(settings.vocab_file) as file:
         vocabulary = file.read()

@@ -61,15 +61,19 @@ class ShardIndex(NamedTuple):
     rows: np.ndarray
 
 
-class RecordStatistics(NamedTuple):
-    """Totals over files.
+class Records(NamedTuple):
+    """Files of records, and what is known of them.
 
     Attributes:
+        files: TFRecord paths.
+        indexes: of these files.
         num_records, num_real_tokens: int.
         answer_counts, next_sentence_counts: as in `ShardIndex`, the former of shape (V,).
         checksum: int, CRC-32 of the files' checksums.
     """
 
+    files: list[str]
+    indexes: list[ShardIndex]
     num_records: int
     num_real_tokens: int
     answer_counts: np.ndarray
@@ -132,7 +136,7 @@ def write_arrays(path: str, arrays: NamedTuple) -> None:
         np.savez(file, **arrays._asdict())
 
 
-def total(files: list[str], indexes: list[ShardIndex], vocabulary_size: int) -> RecordStatistics:
+def total(files: list[str], indexes: list[ShardIndex], vocabulary_size: int) -> Records:
     """Adds up what is known of files.
 
     Raises:
@@ -148,7 +152,9 @@ def total(files: list[str], indexes: list[ShardIndex], vocabulary_size: int) -> 
     num_records = sum(len(index.lengths) for index in indexes)
     if not num_records:
         raise InputError(f"{', '.join(files)}: no record. Create the data again with bert-create-pretraining-data.")
-    return RecordStatistics(
+    return Records(
+        files=files,
+        indexes=indexes,
         num_records=num_records,
         num_real_tokens=sum(int(index.lengths.sum(dtype=np.int64)) for index in indexes),
         answer_counts=answer_counts,

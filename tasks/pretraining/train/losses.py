@@ -104,7 +104,7 @@ def most_frequent_accuracy(train_counts: np.ndarray, eval_counts: np.ndarray) ->
     Args:
         train_counts, eval_counts: int, shape (answers,), how often each is the right one: WordPieces at masked
             positions, or the two labels of next-sentence prediction
-            (`tasks.pretraining.data.shard_index.RecordStatistics`).
+            (`tasks.pretraining.data.shard_index.Records`).
 
     Returns:
         Share of the held-out questions with that answer; 0.0 if there are none.

@@ -3,7 +3,6 @@
 import dataclasses
 import os
 import time
-from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -20,7 +19,7 @@ from tasks.engine.workers import Workers
 from tasks.flags import write_flags
 from tasks.pretraining.data.masking import MaskingRules
 from tasks.pretraining.data.publishing import check_published
-from tasks.pretraining.data.shard_index import RecordStatistics, ShardIndex, read_indexes, total
+from tasks.pretraining.data.shard_index import Records, read_indexes, total
 from tasks.pretraining.train.architecture import model_builder, read_architecture
 from tasks.pretraining.train.batches import TrainBatches, make_eval_dataset
 from tasks.pretraining.train.losses import PretrainingObjective, most_frequent_accuracy, perplexity
@@ -61,13 +60,12 @@ def _run(settings: PretrainingSettings, strategy: tf.distribute.Strategy, starte
     metrics, evaluation = {}, None
     if settings.do_eval:
         eval_data = _read(eval_files, trainer, tokenizer, settings)
-        metrics |= _guesses(train_data.statistics, eval_data.statistics, settings)
+        metrics |= _guesses(train_data, eval_data, settings)
         evaluation = _Evaluation(trainer, eval_data, settings)
     if settings.do_train:
         loads = bool(settings.init_checkpoint)
         identity = identify(settings, trainer.model.backbone, tokenizer, weights_are_loaded=loads)
-        records = train_data.statistics
-        identity |= {"train_records": records.num_records, "train_records_checksum": records.checksum}
+        identity |= {"train_records": train_data.num_records, "train_records_checksum": train_data.checksum}
         trainer.keep_settings(identity)
     elif not trainer.restore() and not settings.init_checkpoint:
         raise InputError(
@@ -90,9 +88,9 @@ def _run(settings: PretrainingSettings, strategy: tf.distribute.Strategy, starte
         if "train_seconds" not in metrics:
             metrics = {**read_optional_json(path), **metrics}
         write_json(path, metrics)
-        data = [Data("train", str(settings.input_file), train_data.statistics.num_records)]
+        data = [Data("train", str(settings.input_file), train_data.num_records)]
         if settings.do_eval:
-            data.append(Data("held out", str(settings.eval_input_file), eval_data.statistics.num_records))
+            data.append(Data("held out", str(settings.eval_input_file), eval_data.num_records))
         _write_pages(trainer, tokenizer, data, metrics, settings)
     trainer.workers.wait()
     return metrics
@@ -122,15 +120,7 @@ def _write_pages(trainer: Trainer, tokenizer, data: list[Data], metrics: dict, s
     write_card(settings.output_dir, card)
 
 
-class _Data(NamedTuple):
-    """Files of records, and what is known of them."""
-
-    files: list[str]
-    indexes: list[ShardIndex]
-    statistics: RecordStatistics
-
-
-def _read(files: list[str], trainer: Trainer, tokenizer: BertTokenizer, settings: PretrainingSettings) -> _Data:
+def _read(files: list[str], trainer: Trainer, tokenizer: BertTokenizer, settings: PretrainingSettings) -> Records:
     """Reads what is known of files; the chief makes missing indexes before the other workers look for them.
 
     Raises:
@@ -144,12 +134,10 @@ def _read(files: list[str], trainer: Trainer, tokenizer: BertTokenizer, settings
         workers.wait()
     workers.check_equal({"number of files": len(files)})
     workers.check_equal({path: int(index.checksum) for path, index in zip(files, indexes, strict=True)})
-    return _Data(files, indexes, total(files, indexes, tokenizer.vocabulary_size()))
+    return total(files, indexes, tokenizer.vocabulary_size())
 
 
-def _guesses(
-    train_records: RecordStatistics, eval_records: RecordStatistics, settings: PretrainingSettings
-) -> dict[str, float]:
+def _guesses(train_records: Records, eval_records: Records, settings: PretrainingSettings) -> dict[str, float]:
     """Returns what always giving the most frequent answer would score."""
     pairs = {"unigram_accuracy": (train_records.answer_counts, eval_records.answer_counts)}
     if settings.use_next_sentence:
@@ -161,7 +149,7 @@ def _guesses(
 # === Training ===
 
 
-def _plan(data: _Data, masking: MaskingRules | None, settings: PretrainingSettings) -> PackingPlan | None:
+def _plan(data: Records, masking: MaskingRules | None, settings: PretrainingSettings) -> PackingPlan | None:
     if not settings.packing:
         return None
     return plan_packing(data.files, data.indexes, max_seq_length=settings.max_seq_length, masking=masking)
@@ -181,14 +169,14 @@ def _budget(trainer: Trainer, settings: PretrainingSettings, started: float) -> 
 
 def _train(
     trainer: Trainer,
-    data: _Data,
+    data: Records,
     masking: MaskingRules | None,
     evaluation: "_Evaluation | None",
     budget: Budget,
     settings: PretrainingSettings,
 ) -> dict:
     """Trains to the last step; returns the training's figures, with those of speed only if a step remained to do."""
-    plan, records = _plan(data, masking, settings), data.statistics
+    plan = _plan(data, masking, settings)
     make_dataset = TrainBatches(
         data.files,
         data.indexes,
@@ -199,27 +187,27 @@ def _train(
         **settings.lengths,
     )
     before = trainer.restore()
-    speed = None if budget.is_over(before) else _speed(trainer, records, settings)
+    speed = None if budget.is_over(before) else _speed(trainer, data, settings)
     start = time.monotonic()
     options = {"save_checkpoints_steps": settings.save_checkpoints_steps, "evaluate": evaluation, "speed": speed}
     trainer.fit(make_dataset, budget, description="pre-training", **options)
     last = int(trainer.step.numpy())
-    steps, figures = last - before, {"train_records": records.num_records, "train_steps": last}
+    steps, figures = last - before, {"train_records": data.num_records, "train_steps": last}
     if settings.time_budget_minutes:
         figures["num_train_steps"] = budget.num_steps
     if plan is not None:
         length = settings.max_seq_length
-        figures["real_token_share"] = records.num_real_tokens / (records.num_records * length)
-        figures["packed_real_token_share"] = records.num_real_tokens / (plan.num_rows * length)
+        figures["real_token_share"] = data.num_real_tokens / (data.num_records * length)
+        figures["packed_real_token_share"] = data.num_real_tokens / (plan.num_rows * length)
     if steps > 0:
         seconds = time.monotonic() - start - (evaluation.seconds if evaluation else 0.0)
-        num_examples = steps * settings.train_batch_size * (records.num_records / plan.num_rows if plan else 1)
-        figures |= _speed_figures(seconds, num_examples, records, speed)
+        num_examples = steps * settings.train_batch_size * (data.num_records / plan.num_rows if plan else 1)
+        figures |= _speed_figures(seconds, num_examples, data, speed)
         figures["train_command"] = command_line("bert-pretrain", settings)
     return figures
 
 
-def _speed(trainer: Trainer, records: RecordStatistics, settings: PretrainingSettings) -> Speed | None:
+def _speed(trainer: Trainer, records: Records, settings: PretrainingSettings) -> Speed | None:
     peak = find_peak(trainer.strategy, settings.peak_tflops, settings.mixed_precision)
     if peak is None:
         return None
@@ -227,7 +215,7 @@ def _speed(trainer: Trainer, records: RecordStatistics, settings: PretrainingSet
     return Speed(pretraining_flops_per_token(trainer.model.backbone.bert_config, *per_example), *peak)
 
 
-def _speed_figures(seconds: float, num_examples: float, records: RecordStatistics, speed: Speed | None) -> dict:
+def _speed_figures(seconds: float, num_examples: float, records: Records, speed: Speed | None) -> dict:
     tokens_per_second = num_examples / seconds * records.num_real_tokens / records.num_records
     figures = {
         "train_seconds": round(seconds, 1),
@@ -247,7 +235,7 @@ def _speed_figures(seconds: float, num_examples: float, records: RecordStatistic
 class _Evaluation:
     """Evaluates the trainer's model on the held-out records; keeps the latest figures and the time spent."""
 
-    def __init__(self, trainer: Trainer, data: _Data, settings: PretrainingSettings):
+    def __init__(self, trainer: Trainer, data: Records, settings: PretrainingSettings):
         self.figures: dict[str, float] = {}
         self.seconds = 0.0
         self._trainer = trainer
