@@ -17,7 +17,7 @@ from tasks.pretraining.data.duplicates import find_duplicates
 from tasks.pretraining.data.publishing import publish
 from tasks.pretraining.data.report import describe_counts
 from tasks.pretraining.data.settings import DataSettings
-from tasks.pretraining.data.workspace import Workspace, fill_workspace, open_workspace
+from tasks.pretraining.data.workspace import Workspace, fill_workspace
 from tasks.pretraining.data.writing import join_shard, write_block
 from tasks.text.blocks import block_bytes, count_bytes, spool_pipes, text_blocks
 from tasks.text.steps import run_step, scratch_directory, work_identity
@@ -40,10 +40,7 @@ def create(settings: DataSettings, prefix: str, output_files: list[str]) -> dict
         paths = spool_pipes(paths, directory)
         block_size = block_bytes(sum(map(files.file_size, paths)), settings.dupe_factor)
         workspace = fill_workspace(directory, vocabulary, settings, block_size, len(output_files))
-        try:
-            report = _run(settings, workspace, paths, block_size)
-        finally:
-            open_workspace.cache_clear()
+        report = _run(settings, workspace, paths, block_size)
         report_file = f"{prefix}.report.json"
         files.remove_path(report_file)
         publish([workspace.shard_path(shard) for shard in range(len(output_files))], output_files)

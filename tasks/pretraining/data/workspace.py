@@ -59,10 +59,7 @@ class Workspace:
 
 @functools.lru_cache(maxsize=1)
 def open_workspace(directory: str) -> Workspace:
-    """Opens a workspace; a process keeps the latest one open, until the driver closes it at the end of the run.
-
-    No two workspaces may have the same path.
-    """
+    """Opens a workspace; a process keeps the latest one open, since the path tells all that its work depends on."""
     return Workspace(directory)
 
 
@@ -74,8 +71,6 @@ def fill_workspace(
         make_directory(os.path.join(directory, name))
     with atomic_path(os.path.join(directory, _VOCABULARY)) as temporary, open(temporary, "wb") as file:
         file.write(vocabulary)
-    write_json(
-        os.path.join(directory, _SETTINGS),
-        {"settings": settings.identity(), "block_bytes": block_bytes, "num_shards": num_shards},
-    )
+    values = {"settings": settings.identity(), "block_bytes": block_bytes, "num_shards": num_shards}
+    write_json(os.path.join(directory, _SETTINGS), values)
     return Workspace(directory)
