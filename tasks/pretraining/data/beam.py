@@ -53,11 +53,9 @@ class BeamPool:
         errors = os.path.join(self._directory, "errors")
         remove_path(errors)
         make_directory(errors)
-        options = list(self._arguments)
-        if self._is_dask and not any(option.startswith("--dask_npartitions") for option in options):
-            # Fewer partitions would leave workers without a task.
-            options.append(f"--dask_npartitions={len(elements)}")
-        pipeline = apache_beam.Pipeline(options=PipelineOptions(options))
+        # Fewer partitions would leave workers without a task. The user's own number comes later, and counts.
+        partitions = [f"--dask_npartitions={len(elements)}"] if self._is_dask else []
+        pipeline = apache_beam.Pipeline(options=PipelineOptions([*partitions, *self._arguments]))
         _ = (
             pipeline
             | apache_beam.Create(elements)
