@@ -2,14 +2,12 @@
 
 import json
 import os
-import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import jinja2
 
 from export import base_path
-from keras_bert.config import BertConfig
 from keras_bert.files import absolute, is_remote
 from tasks.report import card
 
@@ -85,36 +83,19 @@ def _columns(description: Mapping) -> dict[str, list]:
 # === Templates ===
 
 
-def readme(
-    export_dir: str,
-    description: Mapping,
-    version: str,
-    encoder: BertConfig,
-    training: str = "",
-    int8: Sequence[str] = (),
-) -> str:
+def readme(export_dir: str, description: Mapping, **values) -> str:
     """Returns instructions for serving and asking this very model, in Markdown.
 
     Args:
         export_dir: base path of the model.
         description: see `Head.description`.
-        version: the version that was written last.
-        encoder: sizes of the encoder.
-        training: body of the training's card.
-        int8: what products of 8 bits cost, if some may be.
+        **values: what else the template takes: `version`, the one that was written last; `encoder`, its `BertConfig`;
+            `training`, the body of the training's card; `int8`, lines on what products of 8 bits cost.
     """
-    ports = {"rest_port": REST_PORT, "grpc_port": GRPC_PORT}
-    model = {
-        "name": model_name(export_dir),
-        "description": description,
-        "version": version,
-        "encoder": encoder,
-        "int8": int8,
-    }
-    model["training"] = re.sub(r"^#(?=#* )", "##", training.strip(), flags=re.MULTILINE)
     commands = {make.__name__: make(export_dir) for make in (serve_command, docker_command)}
     clients = {make.__name__: make(export_dir, description) for make in (curl_command, rest_client, grpc_client)}
-    return _render("README.md.j2", batching_file=base_path.PER_MODEL_FILE, **ports, **model, **commands, **clients)
+    values |= {"name": model_name(export_dir), "description": description, "batching_file": base_path.PER_MODEL_FILE}
+    return _render("README.md.j2", rest_port=REST_PORT, grpc_port=GRPC_PORT, **values, **commands, **clients)
 
 
 def _render(template: str, **values) -> str:

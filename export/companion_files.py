@@ -11,6 +11,7 @@ A version's own files are written before it is published:
 """
 
 import os
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 
@@ -92,6 +93,12 @@ def write_readme(
     """
     description = head.description()
     top, body = card.split_card(training) if training else (card.head(description["task"]), "")
-    encoder = text_bounds.find_backbone(head.model).bert_config
-    text = clients.readme(export_dir, description, os.path.basename(version_directory), encoder, body, int8)
+    text = clients.readme(
+        export_dir,
+        description,
+        version=os.path.basename(version_directory),
+        encoder=text_bounds.find_backbone(head.model).bert_config,
+        training=re.sub(r"^#(?=#* )", "##", body.strip(), flags=re.MULTILINE),
+        int8=int8,
+    )
     card.save(export_dir, top + text)

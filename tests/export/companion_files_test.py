@@ -190,8 +190,10 @@ def test_labels_are_no_markdown(exported, tmp_path):
     text = clients.readme(
         str(tmp_path),
         {**description, "summary": summary, "labels": labels},
-        "1",
-        head.model.backbone.bert_config,
+        version="1",
+        encoder=head.model.backbone.bert_config,
+        training="",
+        int8=(),
     )
     shown = re.sub(r"\\.|`[^`\n]*`", "", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
     assert "](" not in shown and "<img" not in shown and "://" not in shown
