@@ -233,13 +233,7 @@ class Head(Answers):
             `About.more`. A signature with `padding`, even an empty one, answers each row by itself.
         """
         about = self.about()
-        token_outputs = about.outputs if about.token_outputs is None else about.token_outputs
-        described = {
-            signatures.SERVING_DEFAULT: (about.inputs, about.outputs),
-            signatures.TOKEN_IDS: (signatures.describe_tokens(self.token_inputs, about.token_inputs), token_outputs),
-        }
-        if self.example_signature:
-            described[self.example_signature] = (signatures.describe_examples(self.text_inputs), about.example_outputs)
+        parts = ("inputs", "outputs", "padding")
         return {
             "task": self.task,
             "title": about.title,
@@ -247,13 +241,21 @@ class Head(Answers):
             "sequence_length": self.preprocessor.sequence_length,
             "labels": [],
             "signatures": {
-                name: {
-                    "inputs": dict(inputs),
-                    "outputs": dict(outputs),
-                    "padding": dict(self.padding) if name == signatures.SERVING_DEFAULT else {},
-                }
-                for name, (inputs, outputs) in described.items()
+                name: dict(zip(parts, map(dict, described), strict=True))
+                for name, described in self.described(about).items()
             },
             "example": {"instances": about.instances},
             **about.more,
         }
+
+    def described(self, about: About) -> dict[str, tuple[Mapping, Mapping, Mapping]]:
+        """Describes each signature by its inputs, outputs and `padding`."""
+        ids = signatures.describe_tokens(self.token_inputs, about.token_inputs)
+        described = {
+            signatures.SERVING_DEFAULT: (about.inputs, about.outputs, self.padding),
+            signatures.TOKEN_IDS: (ids, about.outputs if about.token_outputs is None else about.token_outputs, {}),
+        }
+        if self.example_signature:
+            examples = signatures.describe_examples(self.text_inputs)
+            described[self.example_signature] = (examples, about.example_outputs, {})
+        return described

@@ -47,8 +47,7 @@ class ExplainedHead(SequenceHead):
         undecided = None if probabilities is None else probes.undecided(probabilities)[is_short]
         return {**right, signatures.EXPLAIN: (answer, undecided)}
 
-    def description(self):
-        described = super().description()
+    def described(self, about):
         explained = "the label's log-odds, log(p / (1 - p))" if self.explanations.labels else "the number"
         outputs = {
             **({"label": "string: the most probable class"} if self.explanations.labels else {}),
@@ -61,12 +60,7 @@ class ExplainedHead(SequenceHead):
         }
         if self.num_texts == 2:
             outputs["texts"] = "int32 (words): 0 for a word of `text`, 1 for one of `text_pair`, then -1"
-        described["signatures"][signatures.EXPLAIN] = {
-            "inputs": self.inputs,
-            "outputs": outputs,
-            "padding": dict(self.explanations.padding),
-        }
-        return described
+        return {**super().described(about), signatures.EXPLAIN: (about.inputs, outputs, self.explanations.padding)}
 
 
 def _short_rows(texts):

@@ -45,14 +45,14 @@ class CountedHead(SequenceHead):
             counts = np.bincount(encoded["rows"], counts, num_texts).astype(np.int32)
         return {**super().expected(model, texts, encoded), signatures.COUNT_TOKENS: ({"num_tokens": counts}, None)}
 
+    def described(self, about):
+        outputs = {"num_tokens": "int32: how many tokens are read, [CLS] and [SEP] included"}
+        return {**super().described(about), signatures.COUNT_TOKENS: (about.inputs, outputs, {})}
+
     def description(self):
-        described, tokenizer = super().description(), self.preprocessor.tokenizer
-        described["signatures"][signatures.COUNT_TOKENS] = {
-            "inputs": self.inputs,
-            "outputs": {"num_tokens": "int32: how many tokens are read, [CLS] and [SEP] included"},
-            "padding": {},
-        }
-        return {**described, "first_and_last_token_id": [int(tokenizer.cls_token_id), int(tokenizer.sep_token_id)]}
+        tokenizer = self.preprocessor.tokenizer
+        ends = [int(tokenizer.cls_token_id), int(tokenizer.sep_token_id)]
+        return {**super().description(), "first_and_last_token_id": ends}
 
 
 class Embeddings(CountedHead):
@@ -188,12 +188,9 @@ class SentenceEmbedding(EmbeddingAnswers, CountedHead):
             right[name] = SequenceHead.expected(head, model, texts, head.encode(texts))[signatures.SERVING_DEFAULT]
         return right
 
-    def description(self):
-        described = super().description()
-        of_text = described["signatures"][signatures.SERVING_DEFAULT]
-        for name, head in self.heads_of_prompts().items():
-            described["signatures"][name] = {**of_text, "inputs": head.inputs}
-        return described
+    def described(self, about):
+        prompts = {name: (head.inputs, about.outputs, {}) for name, head in self.heads_of_prompts().items()}
+        return {**super().described(about), **prompts}
 
     @property
     def inputs(self):

@@ -195,12 +195,10 @@ class Search(SentenceEmbedding):
             more={"num_passages": len(self._texts), "recall": self.recall},
         )
 
-    def description(self):
-        described = super().description()
-        of_query, of_ids = (
-            described["signatures"][name] for name in (signatures.SERVING_DEFAULT, signatures.TOKEN_IDS)
-        )
-        described["signatures"] |= {QUERY: of_query, EMBED: {**of_ids, "inputs": of_query["inputs"]}}
+    def described(self, about):
+        described = super().described(about)
+        described[QUERY] = described[signatures.SERVING_DEFAULT]
+        described[EMBED] = (about.inputs, about.token_outputs, {})
         return described
 
 
