@@ -4,7 +4,6 @@ Shapes: B batch, C classes.
 """
 
 import functools
-from collections.abc import Mapping
 
 import numpy as np
 import tensorflow as tf
@@ -69,12 +68,22 @@ def _short_rows(texts):
     return {name: column[is_short] for name, column in texts.items()}, is_short
 
 
-class Classification(ClassAnswers, ExplainedHead, BestOfHead):
+class LabelledHead(ExplainedHead):
+    """A head with labels, all of which `classify` gives with their probabilities."""
+
+    trained_settings = ("labels", "num_texts")
+    example_signature = signatures.CLASSIFY
+
+    def answer_examples(self, texts, answer):
+        classes = tf.tile(tf.constant([self.labels]), [tf.shape(answer["probabilities"])[0], 1])  # [B, C]
+        return {"classes": classes, "scores": answer["probabilities"]}
+
+
+class Classification(ClassAnswers, LabelledHead, BestOfHead):
     """A classifier; see `ClassAnswers`."""
 
     task = "classification"
     settings, later_settings = ("max_tokens",), ("long_text", "temperature", "thresholds")
-    trained_settings = ("labels", "num_texts")
 
     def undecided(self, answer):
         undecided = super().undecided(answer)
@@ -83,11 +92,9 @@ class Classification(ClassAnswers, ExplainedHead, BestOfHead):
         limits = np.take(self.thresholds, np.argmax(answer["probabilities"], axis=-1))
         return undecided | (np.abs(answer["score"] - limits) <= 2 * TOLERANCE)
 
-    def answer_examples(self, texts, answer):
-        return _all_classes(self.labels, answer)
-
     def about(self):
         in_doubt = "" if self.thresholds is None else f', or "{NO_LABEL}" where that is in doubt'
+        score = "its probability" if self.thresholds is None else "that of the most probable class"
         return About(
             f"Classifier of {self.kind}",
             f"Tells {self.kind} apart: {', '.join(self.labels)}.",
@@ -95,9 +102,7 @@ class Classification(ClassAnswers, ExplainedHead, BestOfHead):
             self.inputs,
             {
                 "label": f"string: the most probable class{in_doubt}",
-                "score": "float: its probability"
-                if self.thresholds is None
-                else "float: that of the most probable class",
+                "score": f"float: {score}",
                 "probabilities": "float (classes): of each class, in the order of `labels`",
             },
             example_outputs=_CLASSES,
@@ -105,16 +110,11 @@ class Classification(ClassAnswers, ExplainedHead, BestOfHead):
         )
 
 
-class LabelSet(LabelSetAnswers, ExplainedHead):
+class LabelSet(LabelSetAnswers, LabelledHead):
     """A classifier of rows with any number of labels; see `LabelSetAnswers`."""
 
     task = "multi_label_classification"
     settings, later_settings = ("max_tokens",), ("long_text", "thresholds")
-    trained_settings = ("labels", "num_texts")
-    example_signature = signatures.CLASSIFY
-
-    def answer_examples(self, texts, answer):
-        return _all_classes(self.labels, answer)
 
     def expected(self, model, texts, encoded):
         right = super().expected(model, texts, encoded)
@@ -165,9 +165,3 @@ class Regression(ScoreAnswers, ExplainedHead):
             {"score": number},
             example_outputs={"outputs": number},
         )
-
-
-def _all_classes(labels: list[str], answer: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    """Returns what `classify` answers: all labels [B, C], and their probabilities."""
-    classes = tf.tile(tf.constant([labels]), [tf.shape(answer["probabilities"])[0], 1])
-    return {"classes": classes, "scores": answer["probabilities"]}
