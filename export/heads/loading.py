@@ -12,8 +12,7 @@ from export.heads.fill_mask import FillMask
 from export.heads.multiple_choice import MultipleChoice
 from export.heads.question_answering import QuestionAnswering
 from export.heads.search import Search
-from export.heads.token_classification import TokenClassification
-from export.heads.token_regression import TokenRegression
+from export.heads.windowed import TokenClassification, TokenRegression
 from keras_bert.errors import InputError, first_line
 from keras_bert.files import is_file
 from keras_bert.models import BertMultipleChoice, BertSpanLabeler, BertTextClassifier, BertTokenClassifier

@@ -1,4 +1,4 @@
-"""Heads that read texts of any length in windows: the bases of question answering and of heads for words.
+"""Heads that read texts of any length in windows: the base of all, and those for words, entities and numbers.
 
 Shapes: W windows, S sequence, N words of all texts, C columns of the logits.
 """
@@ -11,10 +11,10 @@ import numpy as np
 import tensorflow as tf
 
 from export import signatures
-from export.heads.base import Head
+from export.heads.base import About, Head
 from export.verification import probes
 from keras_bert.answers.rules import SPECIAL_TOKENS
-from keras_bert.answers.windowed import WindowedAnswers, WordAnswers
+from keras_bert.answers.windowed import EntityAnswers, WindowedAnswers, WordAnswers, WordScoreAnswers
 
 EXAMPLE = "Rollo, a Norse leader, was born in Norway and died in Rouen."
 
@@ -70,3 +70,64 @@ class WordHead(WordAnswers, WindowedHead):
             signatures.SERVING_DEFAULT: (answer, undecided),
             signatures.TOKEN_IDS: (by_token, is_near.any(axis=1)),
         }
+
+
+class TokenClassification(EntityAnswers, WordHead):
+    """A tagger of words, as `bert-ner` trains it, read as entities with their places; see `EntityAnswers`."""
+
+    task = "token_classification"
+    trained_settings = ("labels", "doc_stride")
+
+    # === Other targets ===
+
+    def comparable(self, request, outputs):
+        is_real = np.arange(request["token_ids"].shape[1]) < request["lengths"][:, None]
+        return {"scores": np.where(is_real, outputs["probabilities"].max(axis=-1), np.float32(0))}
+
+    # === Description ===
+
+    def about(self):
+        return About(
+            "Entities",
+            f"Finds entities in texts: {', '.join(filter(None, self.find_entities.types))}.",
+            [EXAMPLE],
+            {"text": f"string: any bytes; {self.read_part}"},
+            {
+                "entities": 'string (entities): parts of the text, then ""',
+                "types": 'string (entities): theirs, then ""',
+                "starts": "int32 (entities): the character of the text at which each starts, then -1",
+                "ends": "int32 (entities): the character after its last, then -1",
+                "scores": "float (entities): mean probability of the tags of its words, then 0.0",
+                "num_entities": "int32: how many there are; lists are padded to the longest of the batch",
+                "truncated": "bool: whether some of the text was not read",
+            },
+            token_outputs={
+                "tags": 'string (sequence): of each token; "" beyond the lengths',
+                "scores": "float (sequence): the tags' probabilities; 0.0 beyond the lengths",
+            },
+            more={"labels": self.labels},
+        )
+
+
+class TokenRegression(WordScoreAnswers, WordHead):
+    """A model that scores words, as `bert-score-words` trains it; see `WordScoreAnswers`."""
+
+    task = "token_regression"
+    trained_settings = ("doc_stride",)
+
+    def about(self):
+        return About(
+            "Scores of words",
+            "Gives each word of a text a number, on the scale that it was trained on.",
+            [EXAMPLE],
+            {"text": f"string: any bytes; {self.read_part}"},
+            {
+                "words": 'string (words): the words of the text, then ""',
+                "starts": "int32 (words): the character of the text at which each starts, then -1",
+                "ends": "int32 (words): the character after its last, then -1",
+                "scores": "float (words): the words' numbers, then 0.0",
+                "num_words": "int32: how many there are; lists are padded to the longest of the batch",
+                "truncated": "bool: whether some of the text was not read",
+            },
+            token_outputs={"scores": "float (sequence): of each token; 0.0 beyond the lengths"},
+        )

@@ -14,8 +14,7 @@ from export.heads.classification import Classification
 from export.heads.embeddings import SentenceEmbedding
 from export.heads.question_answering import QuestionAnswering
 from export.heads.search import Search
-from export.heads.token_classification import TokenClassification
-from export.heads.token_regression import TokenRegression
+from export.heads.windowed import TokenClassification, TokenRegression
 from export.verification import verify
 from keras_bert import BertTextEmbedder
 from keras_bert.encoder.heads import output_head

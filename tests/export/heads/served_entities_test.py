@@ -18,7 +18,7 @@ from toy_answering import NUMBERED_WORDS, read_text
 from toy_saved import ask, save_as_described
 
 from export.heads.loading import load_head
-from export.heads.token_classification import TokenClassification
+from export.heads.windowed import TokenClassification
 from keras_bert import BertBackbone, BertPreprocessor, BertTokenizer
 from keras_bert.answers import raw_words
 from keras_bert.answers.entities import EntityFinder
