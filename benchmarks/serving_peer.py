@@ -47,8 +47,10 @@ def bert_serve(directory: str, runtime: str = "auto", int8: bool = False) -> Cal
     import numpy as np
 
     from export.server.servable import ServedModel
+    from export.server.server_settings import ServerSettings
 
-    model = ServedModel(directory, "peer", 1, runtime=runtime, int8=int8)
+    settings = ServerSettings(runtime=runtime, precision="int8" if int8 else "float32")
+    model = ServedModel(directory, "peer", 1, settings)
     return lambda texts: model.run("serving_default", {"text": np.array(texts, object)})["probabilities"]
 
 

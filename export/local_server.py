@@ -49,10 +49,10 @@ def serve(settings: ServerSettings) -> None:
     # gRPC's core writes to standard error itself, for example about a taken port or bytes that are not HTTP/2.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     # Imported late: it brings TensorFlow, and --help should not wait for that.
-    from export.server.assembly import running_server, session_config
+    from export.server.assembly import running_server
     from export.server.servable import begin_quietly
 
-    begin_quietly(session_config(settings))
+    begin_quietly(settings)
     # Freezing what the imports created shortens the garbage collection after a version ends, which holds up requests.
     gc.collect()
     gc.freeze()

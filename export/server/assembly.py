@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
-from tensorflow.core.protobuf import config_pb2
 
 from export.base_path import PER_MODEL_FILE
 from export.server.admission import Admission, Turns
@@ -52,25 +51,14 @@ class RunningServer(NamedTuple):
         return [(servable.name, servable.version) for servable in self.manager.use_each()]
 
 
-def session_config(settings: ServerSettings) -> config_pb2.ConfigProto:
-    """Returns how many threads a session has."""
-    both = settings.tensorflow_session_parallelism
-    return config_pb2.ConfigProto(
-        intra_op_parallelism_threads=settings.tensorflow_intra_op_parallelism or both,
-        inter_op_parallelism_threads=settings.tensorflow_inter_op_parallelism or both,
-    )
-
-
 def _loader(
     metrics: Metrics, scheduler: BatchScheduler | None, common: BatchingParameters | None, settings: ServerSettings
 ) -> Callable[[str, str, int], Servable]:
     """Returns the function that loads a version and warms it up, for `ModelManager`."""
-    config = session_config(settings)
     turns = Turns()
 
     def load(directory: str, name: str, version: int) -> Servable:
-        of_all = (settings.saved_model_tags, config, settings.runtime, turns, settings.precision == "int8")
-        model = ServedModel(directory, name, version, *of_all)
+        model = ServedModel(directory, name, version, settings, turns)
         parameters = common
         if scheduler and settings.enable_per_model_batching_parameters:
             path = os.path.join(directory, PER_MODEL_FILE)
@@ -138,7 +126,7 @@ def running_server(
         if scheduler:
             stack.callback(scheduler.close)
         load = _loader(metrics, scheduler, batching_parameters, settings)
-        manager = ModelManager(load, settings.allow_version_labels_for_unavailable_models, settings.precision)
+        manager = ModelManager(load, settings)
         metrics.registry.register(_ModelStates(manager))
         max_bytes = _LONGEST_BODIES * settings.max_request_bytes
         admission = Admission(settings.max_concurrent_requests, max_bytes, metrics)

@@ -17,6 +17,7 @@ from export import base_path
 from export.server.config_files import ModelSettings, aspired_versions, in_precision
 from export.server.runtime import memory
 from export.server.servable import Servable
+from export.server.server_settings import ServerSettings
 from export.server.serving_error import ServingError, invalid
 from keras_bert.errors import InputError
 from keras_bert.files import file_states, is_directory
@@ -74,21 +75,15 @@ class ModelManager:
 
     Args:
         load: loads and warms up a version: `(directory, model name, version) -> Servable`; raises `InputError`.
-        allows_unavailable_labels: whether a new label may name a version that is not loaded yet.
-        precision: of `ServerSettings`; chooses between base paths.
+        settings: of the server: `precision` chooses between base paths, and a flag says whether a new label may name a
+            version that is not loaded yet.
 
     Attributes:
         announce: is called with one line whenever a version is loaded.
     """
 
-    def __init__(
-        self,
-        load: Callable[[str, str, int], Servable],
-        allows_unavailable_labels: bool = False,
-        precision: str = "auto",
-    ):
-        self._allows_unavailable_labels = allows_unavailable_labels
-        self._precision = precision
+    def __init__(self, load: Callable[[str, str, int], Servable], settings: ServerSettings):
+        self._settings = settings
         self.announce: Callable[[str], None] = lambda line: None
         self._load = load
         self._models: dict[str, _Model] = {}
@@ -196,7 +191,7 @@ class ModelManager:
                 requests never see a version that fails to load.
             UnavailableVersionError: a label names a version that has not been served until now.
         """
-        models = in_precision(models, self._precision)
+        models = in_precision(models, self._settings.precision)
         with self._changing:
             for settings in models:
                 self._check_labels(settings)
@@ -222,8 +217,8 @@ class ModelManager:
         """Refuses labels of versions that are not available before the change, as TensorFlow Serving does."""
         available, labels = _Model(settings, self._versions_of(settings)).available(), self.labels(settings.name)
         for label, version in settings.labels.items():
-            is_new = self._allows_unavailable_labels and labels.get(label, version) == version
-            if version not in available and not is_new:
+            is_new = labels.get(label, version) == version
+            if version not in available and not (is_new and self._settings.allow_version_labels_for_unavailable_models):
                 raise UnavailableVersionError(
                     f"Request to assign label {label!r} to version {version} of model {settings.name}, which is not "
                     "currently available for inference. Let the version be loaded first, or start with "

@@ -13,7 +13,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -28,6 +28,7 @@ from export.server.admission import Turns
 from export.server.batching import Batcher
 from export.server.monitoring import Metrics
 from export.server.runtime import encoders
+from export.server.server_settings import ServerSettings
 from export.server.serving_error import CODE_NAMES, ServingError, invalid, too_late
 from export.signatures import COUNT_TOKENS
 from keras_bert.errors import InputError, first_line
@@ -64,12 +65,10 @@ class ServedModel:
         directory: a version directory (holds `saved_model.pb`).
         name: the model's name in URLs.
         version: the version's number.
-        tags: those of the graph to load.
-        config: of the session: threads.
-        runtime: computes the encoders: "tensorflow", "onnxruntime", or "auto": ONNX Runtime for single sequences if it
-            can compute the encoder, and TensorFlow for all else.
+        settings: of the server: tags of the graph to load, threads, and what computes the encoders. By `runtime` "auto"
+            it is ONNX Runtime for single sequences if it can, and TensorFlow for all else; by `precision` "int8" it is
+            ONNX Runtime for all.
         turns: of all models of a server; None: of this one alone.
-        int8: computes products of 8 bits, by ONNX Runtime for all sequences, whatever `runtime`.
 
     Attributes:
         signature_defs: mapping of name to `SignatureDef`.
@@ -81,29 +80,20 @@ class ServedModel:
             encoder and `runtime` is "onnxruntime", or no product is known to allow integers.
     """
 
-    def __init__(
-        self,
-        directory: str,
-        name: str,
-        version: int,
-        tags: Sequence[str] = (tf.saved_model.SERVING,),
-        config: config_pb2.ConfigProto | None = None,
-        runtime: str = "tensorflow",
-        turns: Turns | None = None,
-        int8: bool = False,
-    ):
+    def __init__(self, directory: str, name: str, version: int, settings: ServerSettings, turns: Turns | None = None):
         self.directory = directory
         self.name = name
         self.version = version
         self.description = _read_description(directory)
-        self._in_caller = _is_chain(self.description) and not (config and config.inter_op_parallelism_threads)
-        graph = tf.Graph()
+        config = _session_config(settings)
+        self._in_caller = _is_chain(self.description) and not config.inter_op_parallelism_threads
+        graph, tags = tf.Graph(), settings.saved_model_tags
         self._session = tf.compat.v1.Session(graph=graph, config=config)
         try:
             with graph.as_default():
                 loader = loader_impl.SavedModelLoader(directory)
-                if runtime != "tensorflow" or int8:
-                    self._use_onnxruntime(loader.get_meta_graph_def_from_tags(tags), runtime, config, int8)
+                if settings.runtime != "tensorflow" or settings.precision == "int8":
+                    self._use_onnxruntime(loader.get_meta_graph_def_from_tags(tags), settings)
                 meta_graph = loader.load(self._session, tags)
         except InputError:
             self.close()
@@ -128,18 +118,16 @@ class ServedModel:
         self._rates: dict[str, float] = {}
         self._paddings = _paddings(self.description, self.signatures)
 
-    def _use_onnxruntime(
-        self, meta_graph: meta_graph_pb2.MetaGraphDef, runtime: str, config: config_pb2.ConfigProto | None, int8: bool
-    ) -> None:
+    def _use_onnxruntime(self, meta_graph: meta_graph_pb2.MetaGraphDef, settings: ServerSettings) -> None:
         """Makes ONNX Runtime compute the encoders of a graph before it is loaded, if it can."""
-        threads = config.intra_op_parallelism_threads if config else 0
+        int8, threads = settings.precision == "int8", _session_config(settings).intra_op_parallelism_threads
         try:
-            single = runtime == "auto" and not int8
+            single = settings.runtime == "auto" and not int8
             encoders.replace(meta_graph, self.directory, single_sequences_only=single, num_threads=threads, int8=int8)
         except InputError as error:
             if int8:
                 raise
-            if runtime == "onnxruntime":
+            if settings.runtime == "onnxruntime":
                 raise InputError(f"{error} Export the model again, or leave out --runtime=onnxruntime.") from error
             if self.description is not None:  # Only models that bert-export wrote can be expected to work.
                 logging.getLogger(__name__).warning("%s TensorFlow does.", error)
@@ -227,6 +215,15 @@ class ServedModel:
         self._session.close()
 
 
+def _session_config(settings: ServerSettings) -> config_pb2.ConfigProto:
+    """Returns how many threads a session has."""
+    both = settings.tensorflow_session_parallelism
+    return config_pb2.ConfigProto(
+        intra_op_parallelism_threads=settings.tensorflow_intra_op_parallelism or both,
+        inter_op_parallelism_threads=settings.tensorflow_inter_op_parallelism or both,
+    )
+
+
 def _is_chain(description: dict | None) -> bool:
     """Tells whether ops wait for one another, so that a request's own thread runs them faster than a pool of threads.
 
@@ -244,13 +241,13 @@ def _bytes_of_rows(array: np.ndarray) -> np.ndarray:
     return np.array([sum(map(len, row)) for row in rows], np.int64)
 
 
-def begin_quietly(config: config_pb2.ConfigProto) -> None:
+def begin_quietly(settings: ServerSettings) -> None:
     """Runs a first session with standard error closed, so that the command prints only its own lines.
 
     Once in a process, at every log level, TensorFlow writes there that its session does without MLIR.
 
     Args:
-        config: of all sessions, which share their threads; the first session sets their number.
+        settings: of all sessions, which share their threads; the first session sets their number.
     """
     try:
         kept = os.dup(2)
@@ -259,7 +256,7 @@ def begin_quietly(config: config_pb2.ConfigProto) -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
     try:
-        with tf.Graph().as_default(), tf.compat.v1.Session(config=config) as session:
+        with tf.Graph().as_default(), tf.compat.v1.Session(config=_session_config(settings)) as session:
             session.run(tf.constant(0))
     finally:
         os.dup2(kept, 2)

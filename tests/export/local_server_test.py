@@ -15,6 +15,7 @@ import toy_server
 from export import base_path as base_paths
 from export.server.config_files import ModelSettings, aspired_versions
 from export.server.servable import ServedModel
+from export.server.server_settings import ServerSettings
 from keras_bert.errors import InputError
 
 
@@ -64,7 +65,7 @@ def test_a_damaged_directory_is_named(tmp_path, what):
     tf.saved_model.save(module, str(directory), signatures=traced)
     _damage(directory, what)
     with pytest.raises(InputError, match="7: cannot be loaded as a SavedModel .* again"):
-        ServedModel(str(directory), "toy", 7)
+        ServedModel(str(directory), "toy", 7, ServerSettings())
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "a:b", "a b", "a\n", "\u2003"])

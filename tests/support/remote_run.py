@@ -12,6 +12,7 @@ from toy_classifier import ANIMALS, COLUMNS, FILLER, TOOLS, toy_rows
 from export.base_path import existing_versions
 from export.run import ExportSettings, export
 from export.server.servable import ServedModel
+from export.server.server_settings import ServerSettings
 from keras_bert import files
 from tasks.engine.checkpoints import Checkpoints
 from tasks.pretraining.create_data import create_pretraining_data
@@ -88,7 +89,8 @@ def serve(root: str) -> list[str]:
     """Exports the fine-tuned model; returns the labels that the export gives to two texts."""
     export(ExportSettings(model_dir=f"{root}/tuned/model", export_dir=f"{root}/served/kinds", with_cc="off"))
     number, directory = existing_versions(f"{root}/served/kinds")[-1]
-    answers = ServedModel(directory, "kinds", number).run("serving_default", {"text": np.array([b"cat", b"saw"])})
+    model = ServedModel(directory, "kinds", number, ServerSettings(runtime="tensorflow"))
+    answers = model.run("serving_default", {"text": np.array([b"cat", b"saw"])})
     return [label.decode() for label in answers["label"]]
 
 

@@ -94,11 +94,11 @@ def running(base_path: str, *, batching=None, name: str = "toy", **settings):
 def serving(servable, base_path: str):
     """Serves what stands for a loaded version, under the name of a model that is there."""
     metrics = Metrics()
-    manager = ModelManager(lambda *_: servable)
-    manager.apply([ModelSettings("toy", base_path)])
-    admission = Admission(100, 100 * 2**20, metrics)
     # An idle connection must not end by itself.
     open_to = ServerSettings(rest_api_port=0, rest_api_timeout_in_ms=300_000)
+    manager = ModelManager(lambda *_: servable, open_to)
+    manager.apply([ModelSettings("toy", base_path)])
+    admission = Admission(100, 100 * 2**20, metrics)
     rest = rest_server.RestServer(rest_routes.RestRoutes(manager, metrics), admission, open_to)
     return rest_server.running(rest)
 

@@ -14,6 +14,7 @@ from export.base_path import DESCRIPTION_FILE, ENCODERS_FILE
 from export.graph.model_copies import rebuild_for_serving
 from export.graph.onnx_session import OnnxEncoder
 from export.server.servable import ServedModel
+from export.server.server_settings import ServerSettings
 from keras_bert.errors import InputError
 from keras_bert.files import read_json, write_json
 
@@ -25,7 +26,9 @@ _FAST = ("classification of pairs", "fill_mask")  # Read the first token, and al
 )
 def test_every_head_answers_as_in_tensorflow(name, saved):
     runtimes = ("tensorflow", "auto", "onnxruntime")
-    models = {runtime: ServedModel(saved(name).directory, name, 1, runtime=runtime) for runtime in runtimes}
+    models = {
+        runtime: ServedModel(saved(name).directory, name, 1, ServerSettings(runtime=runtime)) for runtime in runtimes
+    }
     for runtime, model in models.items():
         assert set(model.signatures) == set(models["tensorflow"].signatures)
         for probe in saved(name).probes:
@@ -52,7 +55,7 @@ def test_which_batches_onnx_runtime_computes(runtime, expected, saved, monkeypat
         return encode(encoder, token_ids, *others)
 
     monkeypatch.setattr(OnnxEncoder, "__call__", spied)
-    model = ServedModel(saved("classification").directory, "mood", 1, runtime=runtime)
+    model = ServedModel(saved("classification").directory, "mood", 1, ServerSettings(runtime=runtime))
     for texts in ([b"the cat sat"], [b"the cat sat", b"who ran"], [b""]):
         model.run("serving_default", {"text": np.array(texts, object)})
     assert sizes == expected
@@ -110,10 +113,10 @@ def test_what_onnx_runtime_cannot_compute_is_tensorflows(change, saved, tmp_path
     write_json(os.path.join(directory, DESCRIPTION_FILE), saved("classification").head.description())
     reason = change(directory)
     with pytest.raises(InputError, match=f"cannot compute the encoder.*{reason}.*leave out --runtime=onnxruntime"):
-        ServedModel(directory, "mood", 1, runtime="onnxruntime")
+        ServedModel(directory, "mood", 1, ServerSettings(runtime="onnxruntime"))
     answers = []
     for runtime in ("tensorflow", "auto"):
-        model = ServedModel(directory, "mood", 1, runtime=runtime)
+        model = ServedModel(directory, "mood", 1, ServerSettings(runtime=runtime))
         answers.append(model.run("serving_default", texts)["probabilities"].tolist())
         model.close()
     assert answers[0] == answers[1]

@@ -12,6 +12,7 @@ import toy_server
 from export.server import model_manager
 from export.server.config_files import ModelSettings, VersionPolicy, aspired_versions
 from export.server.model_manager import ModelManager, UnavailableVersionError, polling
+from export.server.server_settings import ServerSettings
 from export.server.serving_error import ServingError
 from keras_bert import files
 from keras_bert.errors import InputError
@@ -54,7 +55,7 @@ def _load():
 
 @pytest.fixture(name="manager")
 def _manager(load, base_path):
-    manager = ModelManager(load)
+    manager = ModelManager(load, ServerSettings())
     manager.apply([ModelSettings("m", base_path)])
     return manager
 
@@ -125,7 +126,7 @@ def test_any_failure_of_a_load_is_one_of_the_version(load, base_path):
         raise MemoryError("all gone")
 
     with pytest.raises(InputError, match=r"1: cannot be loaded \(all gone\)"):
-        ModelManager(fail).apply([ModelSettings("m", base_path)])
+        ModelManager(fail, ServerSettings()).apply([ModelSettings("m", base_path)])
 
 
 def test_a_half_copied_version_does_not_count(manager, base_path):
@@ -182,7 +183,7 @@ def test_policies(load, base_path, policy, expected):
     add(base_path, 5, 12)
     settings = ModelSettings("m", base_path, policy)
     assert [number for number, _ in aspired_versions(settings)] == expected
-    manager = ModelManager(load)
+    manager = ModelManager(load, ServerSettings())
     manager.apply([settings])
     assert sorted(version for version, _ in states(manager)) == expected
     assert served(manager) == expected[-1]
@@ -191,7 +192,7 @@ def test_policies(load, base_path, policy, expected):
 
 def test_labels_name_versions(load, base_path):
     add(base_path, 2)
-    manager = ModelManager(load)
+    manager = ModelManager(load, ServerSettings())
     settings = ModelSettings("m", base_path, VersionPolicy(latest=2), {"stable": 1, "canary": 2})
     with pytest.raises(UnavailableVersionError, match="--allow_version_labels_for_unavailable_models"):
         manager.apply([settings])
@@ -209,7 +210,7 @@ def test_labels_name_versions(load, base_path):
 
 def test_labels_name_versions_to_come_where_that_is_allowed(load, base_path):
     """As in TensorFlow Serving, that goes for labels that are not in use."""
-    manager = ModelManager(load, allows_unavailable_labels=True)
+    manager = ModelManager(load, ServerSettings(allow_version_labels_for_unavailable_models=True))
     settings = ModelSettings("m", base_path, VersionPolicy(latest=2), {"stable": 1, "next": 2})
     manager.apply([settings])
     assert served(manager, label="stable") == 1
@@ -313,7 +314,7 @@ def test_the_server_ends_while_a_version_loads(manager, load, base_path):
 def test_an_ended_version_is_closed_after_its_last_request(load, base_path, monkeypatch):
     closed = []
     monkeypatch.setattr(toy_server.SlowServable, "close", lambda servable: closed.append(servable.version))
-    manager = ModelManager(load)
+    manager = ModelManager(load, ServerSettings())
     manager.apply([ModelSettings("m", base_path)])
     add(base_path, 2)
     with manager.use("m"):
@@ -328,7 +329,9 @@ def test_an_old_version_is_closed_before_the_next_model_loads(load, base_path, t
     monkeypatch.setattr(toy_server.SlowServable, "close", lambda servable: events.append(("closed", servable.version)))
     other = tmp_path / "n"
     add(other, 1)
-    manager = ModelManager(lambda *version: (events.append(("loads", *version[1:])), load(*version))[1])
+    manager = ModelManager(
+        lambda *version: (events.append(("loads", *version[1:])), load(*version))[1], ServerSettings()
+    )
     manager.apply([ModelSettings("m", base_path), ModelSettings("n", str(other))])
     for path in (base_path, other):
         add(path, 2)
@@ -340,7 +343,7 @@ def test_an_old_version_is_closed_before_the_next_model_loads(load, base_path, t
 def test_a_base_path_in_a_bucket_is_watched(load):
     base_path = "ram://watched"
     files.write_lines(f"{base_path}/1/saved_model.pb", ["x"])
-    manager = ModelManager(load)
+    manager = ModelManager(load, ServerSettings())
     manager.apply([ModelSettings("m", base_path)])
     files.write_lines(f"{base_path}/2/variables/variables.index", ["An upload that goes on; the graph comes last."])
     manager.poll()

@@ -18,8 +18,11 @@ from export.server import grpc_messages, servable
 from export.server.config_files import BatchingParameters
 from export.server.monitoring import Metrics
 from export.server.servable import Servable, ServedModel
+from export.server.server_settings import ServerSettings
 from export.server.serving_error import ServingError
 from keras_bert.files import write_json
+
+TENSORFLOW = ServerSettings(runtime="tensorflow")
 
 
 def _save_counter(directory: str) -> None:
@@ -92,7 +95,7 @@ def test_the_graph_judges_shapes(server):
 def test_a_closed_model_answers_no_more(server):
     with server.manager.use("types") as loaded:
         directory = loaded.model.directory
-    model = ServedModel(directory, "types", 1)
+    model = ServedModel(directory, "types", 1, TENSORFLOW)
     two = {"numbers": np.ones([1, 2], np.float32)}
     assert model.run("add", two)["sum"].tolist() == [2.0]
     model.close()
@@ -107,7 +110,7 @@ def test_an_input_with_a_default_may_be_left_out(tmp_path):
     signature = saved.meta_graphs[0].signature_def["add"]
     signature.defaults["numbers"].CopyFrom(tf.make_tensor_proto([[3.0, 4.0]]))
     file.write_bytes(saved.SerializeToString())
-    model = Servable(ServedModel(str(tmp_path), "types", 1), Metrics(), None, 1000)
+    model = Servable(ServedModel(str(tmp_path), "types", 1, TENSORFLOW), Metrics(), None, 1000)
     request = predict_pb2.PredictRequest(model_spec={"name": "types", "signature_name": "add"})
     assert list(grpc_messages.predict(model, request, None).outputs["sum"].float_val) == [7.0]
     request.inputs["numbers"].CopyFrom(tf.make_tensor_proto([[1.0, 1.0]]))
@@ -154,7 +157,7 @@ def _texts(count: int) -> dict[str, np.ndarray]:
 
 def test_slices_of_many_rows_answer_as_one_run_does(tmp_path):
     _save_words(str(tmp_path))
-    model = ServedModel(str(tmp_path), "words", 1)
+    model = ServedModel(str(tmp_path), "words", 1, TENSORFLOW)
     whole = model.run("serving_default", _texts(500))
     sliced = model.run("serving_default", _texts(500), time.monotonic() + 60)
     assert whole["words"].shape == (500, 8)
@@ -184,7 +187,8 @@ def test_a_deadline_ends_a_long_run_between_two_slices(tmp_path, monkeypatch, ba
 def test_a_slice_holds_what_takes_a_second(tmp_path, monkeypatch):
     """Runs are stubs, at so many bytes a second by a clock of the test's own."""
     _save_words(str(tmp_path))
-    model, runs, clock = ServedModel(str(tmp_path), "words", 1), [], types.SimpleNamespace(now=0.0, speed=10_000)
+    model = ServedModel(str(tmp_path), "words", 1, TENSORFLOW)
+    runs, clock = [], types.SimpleNamespace(now=0.0, speed=10_000)
     monkeypatch.setattr(servable, "time", types.SimpleNamespace(monotonic=lambda: clock.now))
 
     def run(_, arrays):
@@ -250,7 +254,7 @@ def test_heads_describe_how_their_answers_are_filled_up(saved, name, monkeypatch
     path = os.path.join(head.directory, DESCRIPTION_FILE)
     os.makedirs(os.path.dirname(path), exist_ok=True)
     write_json(path, head.head.description())
-    model = ServedModel(head.directory, name, 1)
+    model = ServedModel(head.directory, name, 1, TENSORFLOW)
     texts = np.array([b"the [MASK] ran", b"", b"a b c [MASK] d [MASK]", b"who"] * 10, object)
     alone = [model.run("serving_default", {"text": texts[place : place + 1]}) for place in range(4)]
     together = model.run("serving_default", {"text": texts[:4]})

@@ -160,10 +160,10 @@ def test_tags_choose_the_graph(tmp_path):
         builder = tf.compat.v1.saved_model.Builder(directory)
         builder.add_meta_graph_and_variables(session, ["serve", "fast"], {"serving_default": signature})
         builder.save()
-    model = ServedModel(directory, "m", 1, ("serve", "fast"))
+    model = ServedModel(directory, "m", 1, ServerSettings(saved_model_tags=["serve", "fast"]))
     np.testing.assert_array_equal(model.run("serving_default", {"x": np.float32([1.0])})["y"], [2.0])
     with pytest.raises(InputError, match="cannot be loaded as a SavedModel"):
-        ServedModel(directory, "m", 1)
+        ServedModel(directory, "m", 1, ServerSettings())
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def test_certificates(tmp_path):
     lines = {"server_key": texts["key"], "server_cert": texts["certificate"]}
     tmp_path.joinpath("ssl.config").write_text("\n".join(f"{name}: {ascii(text)}" for name, text in lines.items()))
     metrics = Metrics()
-    arguments = (ModelManager(lambda *_: None), metrics, Admission(10, 1 << 20, metrics))
+    arguments = (ModelManager(lambda *_: None, ServerSettings()), metrics, Admission(10, 1 << 20, metrics))
     server = GrpcServer(*arguments, ServerSettings(port=0, ssl_config_file=path))
     server.start()
     request = get_model_status_pb2.GetModelStatusRequest()

@@ -15,6 +15,7 @@ from export.heads.classification import Classification
 from export.heads.embeddings import Embeddings
 from export.run import ExportSettings, export
 from export.server.servable import ServedModel
+from export.server.server_settings import ServerSettings
 from export.targets import int8, onnx, real_text
 from keras_bert import BertPreprocessor, BertTokenizer
 from keras_bert.errors import InputError
@@ -59,12 +60,14 @@ def test_all_products_are_served_as_they_were_measured(head, tmp_path):
 
     directory = save_graph(head, str(tmp_path / "1"))
     with pytest.raises(InputError, match="bert-export --int8, or leave out --precision=int8"):
-        ServedModel(directory, "mood", 1, int8=True)
+        ServedModel(directory, "mood", 1, ServerSettings(precision="int8"))
     write_json(os.path.join(directory, INT8_FILE), decision.content())
     trial = int8.Trial(head)
     trial.use(decision.products)
     (expected,) = trial.answers([head.token_request(head.encode({"text": _TEXTS}))])
-    served, exact = (ServedModel(directory, "mood", 1, int8=is_int8) for is_int8 in (True, False))
+    served, exact = (
+        ServedModel(directory, "mood", 1, ServerSettings(precision=precision)) for precision in ("int8", "float32")
+    )
     probabilities, right = (
         model.run("serving_default", {"text": _TEXTS})["probabilities"] for model in (served, exact)
     )
