@@ -63,14 +63,11 @@ def cell(directory: str) -> dict[str, list]:
     rows = held_out.find(directory, head.preprocessor.tokenizer)
     trial = int8.Trial(head)
     requests, _ = int8.ask(head, rows)
-    right, points = trial.answers(requests), rows.points(trial.model)
+    right, points = trial.answers(trial.encode, requests), rows.points(trial.model)
     figures = {"metric": rows.metric, "float32": points}
-    for side in ("ours", "ONNX Runtime"):
-        if side == "ours":
-            trial.use(trial.products)
-        else:
-            trial.encode = quantized_by_runtime(trial)
-        cost = cost_of(right, trial.answers(requests))
+    encoders = {"ours": trial.encoder(trial.products), "ONNX Runtime": quantized_by_runtime(trial)}
+    for side, encode in encoders.items():
+        cost = cost_of(right, trial.answers(encode, requests))
         figures[side] = [rows.points(trial.model), cost.num_changed, cost.num_named, cost.noise]
     return figures
 

@@ -6,8 +6,9 @@ session computes the encoder, and the head is the model's own. A graph of intege
 integer products took 2.7 times as long as float32 (MiniLM on a processor with AVX512-VNNI).
 """
 
+import functools
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -110,25 +111,15 @@ class Trial:
         self.products = dense_products(backbone.num_layers)
         backbone.encode_by(lambda *ids: self.encode(*ids))
         self._answer = head.functions(self.model)[signatures.TOKEN_IDS]
-        self.use(())
+        self.encode = self.encoder()
 
-    def use(self, int8: Collection[str]) -> None:
-        """Takes the encoder with these products in integers."""
-        self.encode = OnnxEncoder(self.description, self.weights.__getitem__, int8=int8)
+    def encoder(self, int8: Collection[str] = ()) -> OnnxEncoder:
+        """Makes an encoder with these products in integers."""
+        return OnnxEncoder(self.description, self.weights.__getitem__, int8=int8)
 
-    def runner(self, int8: Collection[str]) -> Callable:
-        """Returns `answers` of an encoder with these products in integers, which stays apart from others."""
-        self.use(int8)
-        encode = self.encode
-
-        def run(requests):
-            self.encode = encode
-            return self.answers(requests)
-
-        return run
-
-    def answers(self, requests: Sequence[Mapping[str, np.ndarray]]) -> list[dict[str, np.ndarray]]:
-        """Answers requests to `token_ids`."""
+    def answers(self, encode: OnnxEncoder, requests: Sequence[Mapping[str, np.ndarray]]) -> list[dict[str, np.ndarray]]:
+        """Answers requests to `token_ids` by an encoder, which the model then keeps."""
+        self.encode = encode
         return real_text.ask(self._answer, requests)
 
 
@@ -146,11 +137,10 @@ def decide(head: Head, held_out: HeldOut | None, tolerance: float) -> Decision:
     """
     trial = Trial(head)
     requests, source = ask(head, held_out)
-    right, points = trial.answers(requests), held_out and held_out.points(trial.model)
+    right, points = trial.answers(trial.encode, requests), held_out and held_out.points(trial.model)
 
     def measure(products: Collection[str]) -> Cost:
-        trial.use(products)
-        cost = cost_of(right, trial.answers(requests))
+        cost = cost_of(right, trial.answers(trial.encoder(products), requests))
         if held_out is None:
             return cost
         return cost._replace(metric=held_out.metric, points=(points, held_out.points(trial.model)))
@@ -161,8 +151,8 @@ def decide(head: Head, held_out: HeldOut | None, tolerance: float) -> Decision:
         if len(order) == len(trial.products):
             noises = {}
             for product in trial.products:
-                trial.use([product])
-                noises[product] = cost_of(right[:_SAMPLE], trial.answers(requests[:_SAMPLE])).noise
+                answers = trial.answers(trial.encoder([product]), requests[:_SAMPLE])
+                noises[product] = cost_of(right[:_SAMPLE], answers).noise
             order.sort(key=noises.get)
         order = order[:-step]
         cost = measure(order)
@@ -172,7 +162,8 @@ def decide(head: Head, held_out: HeldOut | None, tolerance: float) -> Decision:
             f"{len(trial.products)} products. Measured on {source}: {describe(cost)}. Nothing was exported: "
             "leave out --int8, or allow more."
         )
-    times = real_text.relative_times(head, trial.runner(()), trial.runner(order))
+    runners = (functools.partial(trial.answers, trial.encoder(products)) for products in ((), order))
+    times = real_text.relative_times(head, *runners)
     return Decision(sorted(order, key=trial.products.index), len(trial.products), cost, source, times)
 
 

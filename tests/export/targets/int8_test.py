@@ -63,8 +63,7 @@ def test_all_products_are_served_as_they_were_measured(head, tmp_path):
         ServedModel(directory, "mood", 1, ServerSettings(precision="int8"))
     write_json(os.path.join(directory, INT8_FILE), decision.content())
     trial = int8.Trial(head)
-    trial.use(decision.products)
-    (expected,) = trial.answers([head.token_request(head.encode({"text": _TEXTS}))])
+    (expected,) = trial.answers(trial.encoder(decision.products), [head.token_request(head.encode({"text": _TEXTS}))])
     served, exact = (
         ServedModel(directory, "mood", 1, ServerSettings(precision=precision)) for precision in ("int8", "float32")
     )
