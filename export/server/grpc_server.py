@@ -18,7 +18,6 @@ from google.protobuf.message import DecodeError, Message
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 from tensorflow_serving.apis import get_model_status_pb2, model_management_pb2, model_pb2, status_pb2
-from tensorflow_serving.config import model_server_config_pb2
 
 from export.server import grpc_messages, monitoring
 from export.server.admission import Admission, Keys
@@ -56,10 +55,8 @@ def _services(
         """Serves the models that the request names, and no others."""
         if not settings.allow_reload_config:
             raise ServingError("PERMISSION_DENIED", "This server was started without --allow_reload_config.")
-        # By way of bytes, since the two packages' message classes may differ.
-        config = model_server_config_pb2.ModelServerConfig.FromString(request.config.SerializeToString())
         try:
-            manager.apply(settings_of(config, "ReloadConfigRequest"))
+            manager.apply(settings_of(request.config, "ReloadConfigRequest"))
         except UnavailableVersionError as error:
             raise ServingError("FAILED_PRECONDITION", str(error)) from error
         except InputError as error:
