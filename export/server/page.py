@@ -5,7 +5,6 @@ the Content-Security-Policy lets no other script run.
 """
 
 import base64
-import functools
 import hashlib
 import pathlib
 
@@ -19,29 +18,20 @@ def _read(name: str) -> str:
     return (_DIRECTORY / name).read_text("utf-8")
 
 
-def _style_and_script() -> tuple[str, str]:
-    return _read("page.css"), "\n".join(map(_read, ("parts.js", "answers.js", "page.js")))
+def _allow(text: str) -> str:
+    """Returns the source that allows a style or script of this very text."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-@functools.cache
-def html() -> bytes:
-    """Returns the document."""
-    style, script = _style_and_script()
-    return _read("page.html").replace("/* STYLE */", style).replace("/* SCRIPT */", script).encode()
-
-
-@functools.cache
-def headers() -> dict[str, str]:
-    """Returns the HTTP headers that restrict the document to its own style, script and server."""
-    style, script = (
-        "'sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() + "'"
-        for text in _style_and_script()
-    )
-    policy = (
-        f"default-src 'none'; script-src {script}; style-src {style}; connect-src 'self'; img-src data:; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    )
-    return {"Content-Security-Policy": policy, "Referrer-Policy": "no-referrer", "Cache-Control": "no-cache"}
+_STYLE, _SCRIPT = _read("page.css"), "\n".join(map(_read, ("parts.js", "answers.js", "page.js")))
+HTML = _read("page.html").replace("/* STYLE */", _STYLE).replace("/* SCRIPT */", _SCRIPT).encode()
+# They restrict the document to its own style, script and server.
+HEADERS = {
+    "Content-Security-Policy": f"default-src 'none'; script-src {_allow(_SCRIPT)}; style-src {_allow(_STYLE)}; "
+    "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-cache",
+}
 
 
 def models(manager: ModelManager) -> dict:

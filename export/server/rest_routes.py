@@ -97,7 +97,7 @@ class RestRoutes:
             if page_path in self.metrics_paths:
                 return Answer(200, CONTENT_TYPE, self.metrics.text())
             if page_path == "/":
-                return Answer(200, "text/html; charset=utf-8", page.html(), page.headers())
+                return Answer(200, "text/html; charset=utf-8", page.HTML, page.HEADERS)
             if page_path == page.MODELS_PATH:
                 return json_answer(page.models(self.manager))
             if page_path == openapi.PATH:

@@ -271,10 +271,10 @@ def test_every_field_has_its_label(tab, server):
 
 def test_the_document_is_whole(server):
     """Nothing comes from elsewhere: no address but the server's own paths, and SVG's name, which nobody fetches."""
-    document = page.html().decode()
+    document = page.HTML.decode()
     assert re.findall(r"https?://[^\s\"'`]+", document) == ["http://www.w3.org/2000/svg"]
     assert not re.search(r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(|<link(?! rel=\"icon\")", document)
-    policy = page.headers()["Content-Security-Policy"]
+    policy = page.HEADERS["Content-Security-Policy"]
     assert "unsafe" not in policy and policy.startswith("default-src 'none'")
 
 
