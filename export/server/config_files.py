@@ -4,8 +4,8 @@ Batching parameters have the meaning that TensorFlow's `SharedBatchScheduler` gi
 TensorFlow, so a wrong configuration is refused before anything is loaded.
 """
 
-import functools
 import os
+import pathlib
 import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -242,16 +242,12 @@ def read_text_message(path: str, message: Message, expected: str) -> Message:
         raise InputError(f"{path}: {parsing}: expected {expected}. Received: {received}") from error
 
 
-@functools.cache
-def _declared() -> descriptor_pool.DescriptorPool:
-    """Returns the messages of `messages.pbtxt`."""
-    pool = descriptor_pool.DescriptorPool()
-    pool.AddSerializedFile(wrappers_pb2.DESCRIPTOR.serialized_pb)
-    with open(os.path.join(os.path.dirname(__file__), "messages.pbtxt"), encoding="utf-8") as file:
-        pool.Add(text_format.Parse(file.read(), descriptor_pb2.FileDescriptorProto()))
-    return pool
+_MESSAGES = pathlib.Path(__file__).with_name("messages.pbtxt").read_text("utf-8")
+_DECLARED = descriptor_pool.DescriptorPool()
+_DECLARED.AddSerializedFile(wrappers_pb2.DESCRIPTOR.serialized_pb)
+_DECLARED.Add(text_format.Parse(_MESSAGES, descriptor_pb2.FileDescriptorProto()))
 
 
 def declared_message(name: str) -> Message:
     """Returns an empty message of TensorFlow Serving that tensorflow-serving-api lacks, such as `SSLConfig`."""
-    return message_factory.GetMessageClass(_declared().FindMessageTypeByName(f"tensorflow.serving.{name}"))()
+    return message_factory.GetMessageClass(_DECLARED.FindMessageTypeByName(f"tensorflow.serving.{name}"))()
