@@ -16,7 +16,7 @@
 import re
 import time
 import urllib.parse
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from export.base_path import MAX_VERSION
@@ -82,9 +82,9 @@ class RestRoutes:
         if method == "POST" and (asked := _VERB_PATH.fullmatch(path)):
             return json_answer(self._infer(asked, body, deadline))
         if method == "POST" and page_path == search_api.EMBEDDINGS:
-            return self._search("embeddings", body, deadline)
+            return self._search("embeddings", search_api.vectors_of, search_api.embed, body, deadline)
         if method == "POST" and search_api.RERANK.fullmatch(page_path):
-            return self._search("rerank", body, deadline)
+            return self._search("rerank", search_api.scores_of, search_api.rerank, body, deadline)
         if method == "GET" and page_path == search_api.MODELS:
             return json_answer(search_api.list_models(self.manager))
         if method == "GET" and (asked := _MODEL_PATH.fullmatch(path)):
@@ -115,8 +115,7 @@ class RestRoutes:
             inference.check_rows(document.get("instances" if api == "Predict" else "examples"))
             return _ANSWERS[api](inference, document)
 
-    def _search(self, api: str, body: bytes, deadline: float | None) -> Answer:
-        find, answer = _SEARCHES[api]
+    def _search(self, api: str, find: Callable, answer: Callable, body: bytes, deadline: float | None) -> Answer:
         document = rest_api.parse_json(body)
         name = search_api.model_name(self.manager, document, find)
         known = name if name in self.manager.names() else ""
@@ -165,10 +164,6 @@ def _regress(inference: Inference, document: dict) -> dict:
 
 
 _ANSWERS = {"Predict": _predict, "Classify": _classify, "Regress": _regress}
-_SEARCHES = {
-    "embeddings": (search_api.vectors_of, search_api.embed),
-    "rerank": (search_api.scores_of, search_api.rerank),
-}
 
 
 def json_answer(document: dict, status: int = 200) -> Answer:
