@@ -81,21 +81,17 @@ def existing_versions(model_base_path: str) -> list[tuple[int, str]]:
 
 
 def partial_path(directory: str) -> str:
-    """Returns the directory in which this process builds a version before the version gets its number."""
-    return os.path.join(directory, f"{_partial_prefix()}{os.getpid()}")
+    """Returns the directory in which this process builds a version before the version gets its number.
 
-
-def remove_abandoned(directory: str) -> None:
-    """Removes the remains of killed exports on this machine; the directory of a running export stays."""
-    prefix = _partial_prefix()
-    for name in list_directory(directory):
-        process = name.removeprefix(prefix)
-        if process != name and process.isdecimal() and not is_alive(int(process)):
-            remove_path(os.path.join(directory, name))
-
-
-def _partial_prefix() -> str:
+    Removes what killed exports on this machine left; the directory of a running export stays.
+    """
     # Not a number, so TensorFlow Serving does not take it for a version. The machine's name is part of it because
     # nothing here can tell whether a process of another machine on a shared file system still runs.
     machine = re.sub(r"[^\w-]", "-", platform.node())
-    return f".partial-{machine}-"
+    prefix = f".partial-{machine}-"
+    for name in list_directory(directory):
+        process = name.removeprefix(prefix)
+        # In a container the next process often has the number of the killed one.
+        if process != name and process.isdecimal() and (int(process) == os.getpid() or not is_alive(int(process))):
+            remove_path(os.path.join(directory, name))
+    return os.path.join(directory, f"{prefix}{os.getpid()}")

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from export import companion_files
-from export.base_path import ENCODERS_FILE, INT8_FILE, MAX_VERSION, numbered_versions, partial_path, remove_abandoned
+from export.base_path import ENCODERS_FILE, INT8_FILE, MAX_VERSION, numbered_versions, partial_path
 from export.graph.model_copies import is_float32, rebuild, rebuild_for_serving
 from export.heads.base import Head
 from export.heads.loading import HEADS
@@ -85,15 +85,13 @@ def export_head(
     directory = absolute(directory)
     if is_remote(directory):
         return _export_remotely(head, directory, version, with_cc, int8)
-    temporary = partial_path(directory)
     try:
         os.makedirs(directory, exist_ok=True)
-        remove_abandoned(directory)
+        temporary = partial_path(directory)
         _check_version_is_free(directory, version)
-        remove_path(temporary)  # A killed process with the same process id may have left it.
         os.mkdir(temporary)
     except OSError as error:
-        raise InputError(f"{temporary}: cannot be created ({error.strerror}). Choose another --export_dir.") from error
+        raise InputError(f"{directory}: cannot be created ({error.strerror}). Choose another --export_dir.") from error
     try:
         _write(head, temporary, with_cc, int8)
         return _publish(temporary, directory, version)
