@@ -29,7 +29,7 @@ from export.server.batching import Batcher
 from export.server.monitoring import Metrics
 from export.server.runtime import encoders
 from export.server.server_settings import ServerSettings
-from export.server.serving_error import CODE_NAMES, ServingError, invalid, too_late
+from export.server.serving_error import CODE_NAMES, ServingError, invalid
 from export.signatures import COUNT_TOKENS
 from keras_bert.errors import InputError, first_line
 from keras_bert.files import file_size, is_file, read_object
@@ -396,8 +396,6 @@ class Servable:
         Raises:
             ServingError: the graph refuses the values or fails, the deadline passed, or too many requests wait.
         """
-        if deadline is not None and time.monotonic() > deadline:
-            raise too_late()
         start = time.perf_counter()
         with monitoring.collected() as waits:
             if self._batcher and self.signature(signature_name).is_batchable:
