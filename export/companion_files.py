@@ -22,7 +22,7 @@ from export import clients, signatures
 from export.base_path import DESCRIPTION_FILE, PER_MODEL_FILE, WARMUP_FILE
 from export.heads.base import Head
 from keras_bert.answers import text_bounds
-from keras_bert.files import make_directory, write_json
+from keras_bert.files import write_json
 from tasks.report import card
 
 # TensorFlow Serving reads at most 1,000, and runs each before the version answers anybody.
@@ -39,12 +39,11 @@ def write_extras(directory: str, head: Head) -> None:
         directory: the unfinished version; holds `saved_model.pb`.
         head: the exported model.
     """
-    make_directory(os.path.join(directory, "assets.extra"))
+    write_json(os.path.join(directory, DESCRIPTION_FILE), head.description())  # Makes the directory, too.
     with tf.io.TFRecordWriter(os.path.join(directory, WARMUP_FILE)) as writer:
         for signature, inputs in head.warmup()[:_MAX_WARMUP_REQUESTS]:
             writer.write(warmup_record(signature, inputs))
     shutil.copyfile(_BATCHING_PARAMETERS, os.path.join(directory, PER_MODEL_FILE))
-    write_json(os.path.join(directory, DESCRIPTION_FILE), head.description())
 
 
 def warmup_record(signature: str, inputs: Mapping[str, np.ndarray]) -> bytes:

@@ -169,7 +169,6 @@ def write_graph(head: Head, model: keras.Model, directory: str) -> int:
     module.weights = [variable for variable in variables if id(variable.handle) in used]
     module.more = [*head.variables, *(weight.value for other in head.more_models for weight in other.weights)]
     tf.saved_model.save(module, directory, signatures=functions)
-    make_directory(os.path.join(directory, os.path.dirname(ENCODERS_FILE)))
     write_json(os.path.join(directory, ENCODERS_FILE), _describe_encoders([model, *head.more_models], module))
     numbers = (variable for variable in (*module.weights, *module.more) if variable.dtype != tf.string)
     return sum(int(np.prod(variable.shape)) * variable.dtype.size for variable in numbers)
