@@ -32,7 +32,7 @@ from export.server.server_settings import ServerSettings
 from export.server.serving_error import CODE_NAMES, ServingError, invalid
 from export.signatures import COUNT_TOKENS
 from keras_bert.errors import InputError, first_line
-from keras_bert.files import file_size, is_file, read_object
+from keras_bert.files import read_object
 
 _MAX_DESCRIPTION_BYTES = 1 << 20
 # The time that a slice should take, estimated from the last run of its signature.
@@ -289,11 +289,8 @@ def _signature(signature: meta_graph_pb2.SignatureDef) -> Signature:
 
 def _read_description(directory: str) -> dict | None:
     """Reads a version's description; returns None for anything but a JSON object of reasonable size."""
-    path = os.path.join(directory, DESCRIPTION_FILE)
-    if not is_file(path) or file_size(path) > _MAX_DESCRIPTION_BYTES:
-        return None
     with contextlib.suppress(InputError):
-        return read_object(path)
+        return read_object(os.path.join(directory, DESCRIPTION_FILE), _MAX_DESCRIPTION_BYTES)
     return None
 
 
