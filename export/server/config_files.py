@@ -15,7 +15,7 @@ from google.protobuf.message import Message
 
 from export import base_path
 from keras_bert.errors import InputError
-from keras_bert.files import is_directory, open_file, read_lines
+from keras_bert.files import is_directory, read_lines
 
 if TYPE_CHECKING:  # It comes with the extra `serve`, whose absence the settings tell.
     from tensorflow_serving.config import model_server_config_pb2
@@ -231,12 +231,10 @@ def read_text_message(path: str, message: Message, expected: str) -> Message:
     Raises:
         InputError: the file cannot be read, or is no such message.
     """
+    text = "\n".join(line for _, line in read_lines(path))
     try:
-        with open_file(path) as file:
-            return text_format.Parse(file.read().decode("utf-8"), message)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}). Check the path.") from error
-    except (text_format.ParseError, UnicodeDecodeError) as error:
+        return text_format.Parse(text, message)
+    except text_format.ParseError as error:
         received = " ".join(str(error).split())[:200]
         parsing = f"Error parsing text-format {message.DESCRIPTOR.full_name}"  # TensorFlow Serving's words.
         raise InputError(f"{path}: {parsing}: expected {expected}. Received: {received}") from error
