@@ -16,7 +16,7 @@ from export.verification.verify import TOLERANCE
 from keras_bert.answers import text_bounds
 from keras_bert.answers.nearest import find_nearest
 from keras_bert.answers.pieces import outputs_in_pieces
-from keras_bert.answers.rules import search_prompts, unit
+from keras_bert.answers.rules import TIE, search_prompts, unit
 from keras_bert.answers.ties import settle_ties
 from keras_bert.errors import InputError
 from keras_bert.files import read_lines
@@ -26,7 +26,6 @@ from tasks.fine_tuning.model_files import load_reranker
 
 QUERY, EMBED = "query", "embed"
 _BATCH = 32
-_RERANKER_TIE = 1e-4  # A re-ranker's scores that differ by at most this are equal: passages keep their order.
 _SAMPLE = 1000  # Passages to search for when measuring what int8 loses.
 
 
@@ -88,15 +87,13 @@ class Search(SentenceEmbedding):
 
     def _embed(self, texts: list[str]) -> np.ndarray:
         """Returns the passages' vectors, of length 1: float32, shape (P, D)."""
-        answer = self._passage_head.answering(self.model)
-        run = tf.function(lambda text: answer(text)["embedding"], autograph=False)
-        run = run.get_concrete_function(tf.TensorSpec([None], tf.string))
+        run = signatures.trace(self._passage_head.answering(self.model), self.text_inputs, tf.string)
         order = sorted(range(len(texts)), key=lambda number: len(texts[number]))  # Batches of about equal lengths.
         vectors = np.empty((len(texts), self.model.output_shape[-1]), np.float32)
         with tqdm(total=len(texts), desc="embed passages", unit="passage", mininterval=0.5) as progress:
             for start in range(0, len(texts), _BATCH):
                 numbers = order[start : start + _BATCH]
-                vectors[numbers] = run(tf.constant([texts[number] for number in numbers]))
+                vectors[numbers] = run(text=tf.constant([texts[number] for number in numbers]))["embedding"]
                 progress.update(len(numbers))
         return unit(vectors)
 
@@ -126,7 +123,7 @@ class Search(SentenceEmbedding):
         question = text_bounds.bound_texts(texts["text"], self._pair.tokenizer, self._pair.sequence_length)
         scores = self._score_pairs(self._served_reranker, question, nearest["passages"])
         best = tf.math.top_k(scores, self.top_k)
-        order = tf.gather(best.indices, settle_ties(best.values, best.indices, _RERANKER_TIE), batch_dims=1)
+        order = tf.gather(best.indices, settle_ties(best.values, best.indices, TIE), batch_dims=1)
         return {name: tf.gather(col, order, batch_dims=1) for name, col in {**nearest, "scores": scores}.items()}
 
     def _score_pairs(self, model, questions, passages):
@@ -169,10 +166,10 @@ class Search(SentenceEmbedding):
         scores = probes.on_cpu(lambda both: self._score_pairs(self._reranker, *both), columns)
         order = np.argsort(-scores, axis=1, kind="stable")
         best = np.take_along_axis(scores, order, 1)
-        settled = probes.on_cpu(lambda both: settle_ties(*both, _RERANKER_TIE), [best, order])
+        settled = probes.on_cpu(lambda both: settle_ties(*both, TIE), [best, order])
         order = np.take_along_axis(order, settled, 1)
         ordered = {name: np.take_along_axis(col, order, 1) for name, col in {**nearest, "scores": scores}.items()}
-        is_near = np.abs(best[:, :-1] - best[:, 1:] - _RERANKER_TIE) <= 2 * TOLERANCE
+        is_near = np.abs(best[:, :-1] - best[:, 1:] - TIE) <= 2 * TOLERANCE
         return ordered, undecided | is_near.any(axis=1)
 
     # === Description ===
