@@ -34,10 +34,10 @@ class SequenceHead(SequenceAnswers, Head):
 
     def expected(self, model, texts, encoded):
         def run(tensors):
-            outputs, pooled = model({name: tensors[name] for name in model.input}, training=False), None
+            outputs = pooled = model({name: tensors[name] for name in model.input}, training=False)
             if "rows" in tensors:
                 pooled = self.pool(outputs, tensors["rows"], tf.constant([len(texts["text"])]))
-            return self.answer(outputs, tensors), self.answer(outputs if pooled is None else pooled, tensors)
+            return self.answer(outputs, tensors), self.answer(pooled, tensors)
 
         by_token, by_text = ((answer, self.undecided(answer)) for answer in probes.on_cpu(run, encoded))
         return {signatures.SERVING_DEFAULT: by_text, signatures.TOKEN_IDS: by_token}

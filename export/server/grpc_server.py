@@ -176,9 +176,8 @@ class GrpcServer:
         self.port = None
         if settings.port >= 0:
             host = f"[{settings.host}]" if ":" in settings.host else settings.host
-            self.port = self._bind(
-                f"{host}:{settings.port}", "--host or --port", _credentials(settings.ssl_config_file)
-            )
+            credentials = _credentials(settings.ssl_config_file)
+            self.port = self._bind(f"{host}:{settings.port}", "--host or --port", credentials)
         if settings.grpc_socket_path:
             self._bind(f"unix:{settings.grpc_socket_path}", "--grpc_socket_path")
 

@@ -113,9 +113,8 @@ class Tracing:
             print(f"bert-serve: requests are not traced. {advice}", file=sys.stderr)
             return
         # The end of the process sends what is left.
-        provider = TracerProvider(
-            resource=Resource.create({"service.name": os.environ.get("OTEL_SERVICE_NAME", "bert-serve")})
-        )
+        name = os.environ.get("OTEL_SERVICE_NAME", "bert-serve")
+        provider = TracerProvider(resource=Resource.create({"service.name": name}))
         provider.add_span_processor(export.BatchSpanProcessor(OTLPSpanExporter()))
         self._tracer = provider.get_tracer("bert-serve")
 

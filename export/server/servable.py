@@ -401,8 +401,7 @@ class Servable:
                 outputs = self.model.run(signature_name, arrays, deadline)
         seconds, queued = time.perf_counter() - start, waits.get(monitoring.QUEUE, 0.0)
         monitoring.spend(monitoring.QUEUE, queued)
-        monitoring.spend(
-            monitoring.TOKENIZATION if signature_name == COUNT_TOKENS else monitoring.INFERENCE, seconds - queued
-        )
+        phase = monitoring.TOKENIZATION if signature_name == COUNT_TOKENS else monitoring.INFERENCE
+        monitoring.spend(phase, seconds - queued)
         self.metrics.runtime_latency.labels(self.name, api, "TF1").observe(1e6 * seconds)
         return outputs

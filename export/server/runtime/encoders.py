@@ -103,10 +103,8 @@ def _call_by_batch_size(
     call.attr["Tcond"].type = types_pb2.DT_BOOL
     call.attr["Tin"].list.type[:] = [argument.type for argument in arguments]
     call.attr["Tout"].list.type[:] = [output.type for output in outputs]
-    call.attr["then_branch"].func.name, call.attr["else_branch"].func.name = (
-        of_one.signature.name,
-        of_more.signature.name,
-    )
+    call.attr["then_branch"].func.name = of_one.signature.name
+    call.attr["else_branch"].func.name = of_more.signature.name
     _return(function, call)
 
 
