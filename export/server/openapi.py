@@ -50,7 +50,7 @@ _RESULTS = {
 }
 
 
-_NUMBER, _TEXTS = {"type": "number"}, _list_of({"type": "string"}, at_least=1)
+_TEXTS = _list_of({"type": "string"}, at_least=1)
 _TOKENS = _list_of({"type": "integer", "minimum": 0}, at_least=1)
 _COUNT, _FLAG = {"type": ["integer", "null"], "minimum": 1}, {"type": ["boolean", "null"]}
 

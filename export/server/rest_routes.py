@@ -29,6 +29,7 @@ from export.server.serving_error import ServingError, invalid
 _VERSION = r"(?:/versions/(?P<version>\d+)|/labels/(?P<label>[^/:]+))?"
 _VERB_PATH = re.compile(rf"(?i)/v1/models/(?P<name>[^/:]+){_VERSION}:(?P<verb>predict|classify|regress)")
 _MODEL_PATH = re.compile(rf"(?i)/v1/models(?:/(?P<name>[^/:]+))?{_VERSION}(?P<metadata>/metadata)?")
+_DOCUMENTS = {search_api.HEALTH: search_api.health, page.MODELS_PATH: page.models, openapi.PATH: openapi.document}
 
 
 class Answer(NamedTuple):
@@ -92,16 +93,12 @@ class RestRoutes:
                 return json_answer(self._metadata(asked))
             return json_answer(grpc_messages.as_json(grpc_messages.status(self.manager.status(*_address(asked)))))
         if method in ("GET", "HEAD"):
-            if page_path == search_api.HEALTH:
-                return json_answer(search_api.health(self.manager))
+            if page_path in _DOCUMENTS:
+                return json_answer(_DOCUMENTS[page_path](self.manager))
             if page_path in self.metrics_paths:
                 return Answer(200, CONTENT_TYPE, self.metrics.text())
             if page_path == "/":
                 return Answer(200, "text/html; charset=utf-8", page.HTML, page.HEADERS)
-            if page_path == page.MODELS_PATH:
-                return json_answer(page.models(self.manager))
-            if page_path == openapi.PATH:
-                return json_answer(openapi.document(self.manager))
         if not path.lower().startswith("/v1/"):
             raise ServingError("NOT_FOUND", "Not found. This server answers under /v1/models/.")
         raise invalid(f"Malformed request: {method} {path[:200]}")
