@@ -83,20 +83,12 @@ class RestHandler(http.server.BaseHTTPRequestHandler):
         self.rfile = io.BufferedReader(self._arrivals, _PIECE_BYTES)
         self.wfile = io.BufferedWriter(self._departures, _PIECE_BYTES)
 
-    def finish(self) -> None:
-        """Ends the connection; what could not be sent in time is dropped."""
-        with contextlib.suppress(OSError):
-            super().finish()
-
     def handle_one_request(self) -> None:
         """Waits for a request and answers it."""
         self._arrivals.deadline = time.monotonic() + self._timeout
-        try:
-            if self.rfile.peek(1):  # The head's time starts with its first byte, not with the wait for it.
-                self._arrivals.deadline = time.monotonic() + self._timeout
-        except TimeoutError:
-            self.close_connection = True
-            return
+        with contextlib.suppress(TimeoutError):  # The base class meets it again, and ends the connection.
+            self.rfile.peek(1)  # The head's time starts with its first byte, not with the wait for it.
+            self._arrivals.deadline = time.monotonic() + self._timeout
         super().handle_one_request()
 
     def parse_request(self) -> bool:
@@ -129,13 +121,9 @@ class RestHandler(http.server.BaseHTTPRequestHandler):
         return self.server.settings.rest_api_timeout_in_ms / 1000
 
     def _answer(self) -> None:
-        """Answers a request of any method."""
+        """Answers a request of any method. An OSError, of a client that is gone or too slow, ends the connection."""
         with self.server.request_in_progress(self.connection):
-            try:
-                answer = self._respond()
-            except OSError:  # The client went away or was too slow.
-                self.close_connection = True
-                return
+            answer = self._respond()
             if self.server.is_draining:
                 self.close_connection = True
             self._send(answer)
@@ -308,20 +296,17 @@ class RestHandler(http.server.BaseHTTPRequestHandler):
             body = gzip.compress(body, compresslevel=1)
             headers |= {"Content-Encoding": "gzip", "Vary": "Accept-Encoding"}
         self._departures.deadline = time.monotonic() + self._timeout
-        try:
-            self.send_response(answer.status)
-            self.send_header("Content-Type", answer.content_type)
-            self.send_header("Content-Length", str(len(body)))
-            for name, value in headers.items():
-                self.send_header(name, value)
-            if self.close_connection:
-                self.send_header("Connection", "close")
-            self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(body)
-            self.wfile.flush()
-        except OSError:  # The client is gone, or reads too slowly.
-            self.close_connection = True
+        self.send_response(answer.status)
+        self.send_header("Content-Type", answer.content_type)
+        self.send_header("Content-Length", str(len(body)))
+        for name, value in headers.items():
+            self.send_header(name, value)
+        if self.close_connection:
+            self.send_header("Connection", "close")
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+        self.wfile.flush()
 
     def _takes_gzip(self) -> bool:
         accepted = getattr(self, "headers", {}).get("Accept-Encoding", "").lower().replace(" ", "").split(",")
