@@ -9,7 +9,6 @@ import logging
 import socket
 import sys
 import threading
-import time
 from collections.abc import Iterator
 
 from export.server.admission import Admission, Keys
@@ -107,18 +106,18 @@ class RestServer(http.server.ThreadingHTTPServer):
                 if self.is_draining:
                     _end_reading(connection)
 
-    def drain(self, timeout: float) -> int:
+    def drain(self) -> int:
         """Waits until all requests are answered; closes idle connections at once.
 
         Returns:
-            Number of connections that still wait for an answer after `timeout` seconds.
+            Number of connections that still wait for an answer after `DRAIN_SECONDS`.
         """
         with self._changed:
             self.is_draining = True
             for connection, is_busy in self._busy_by_connection.items():
                 if not is_busy:
                     _end_reading(connection)
-            self._changed.wait_for(lambda: not self.open_connections, timeout)
+            self._changed.wait_for(lambda: not self.open_connections, DRAIN_SECONDS)
             return self.open_connections
 
 
@@ -139,10 +138,9 @@ def running(server: RestServer) -> Iterator[RestServer]:
     try:
         yield server
     finally:
-        end = time.monotonic() + DRAIN_SECONDS
         server.shutdown()
         server.server_close()
-        left = server.drain(max(0.0, end - time.monotonic()))
+        left = server.drain()
         if left:
             logging.getLogger(__name__).warning(
                 "Stopped without an answer to %d connection(s): not finished within %g seconds.", left, DRAIN_SECONDS
