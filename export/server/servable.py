@@ -95,12 +95,11 @@ class ServedModel:
                 if settings.runtime != "tensorflow" or settings.precision == "int8":
                     self._use_onnxruntime(loader.get_meta_graph_def_from_tags(tags), settings)
                 meta_graph = loader.load(self._session, tags)
-        except InputError:
-            self.close()
-            raise
         # The loader has no error of its own for a damaged directory; cut files and flipped bytes raise these.
         except (OSError, ValueError, LookupError, RuntimeError, DecodeError, tf.errors.OpError) as error:
             self.close()
+            if isinstance(error, InputError):
+                raise
             raise InputError(
                 f"{directory}: cannot be loaded as a SavedModel ({first_line(error)}). Was it copied whole? Copy or "
                 "export it again."
