@@ -166,9 +166,8 @@ class Keys(grpc.ServerInterceptor):
         if path.partition("?")[0] not in _OPEN_PATHS and not self._admits(authorization):
             raise ServingError("UNAUTHENTICATED", "Expected a header 'Authorization: Bearer KEY' with a valid key.")
 
-    def intercept_service(self, continuation, handler_call_details):
+    def intercept_service(self, continuation, details):
         """Refuses gRPC requests whose metadata lack the key."""
-        details = handler_call_details
         metadata = dict(details.invocation_metadata)
         if details.method.startswith(_OPEN_METHODS) or self._admits(metadata.get("authorization")):
             return continuation(details)

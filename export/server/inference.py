@@ -48,10 +48,6 @@ class Inference:
         self._name = signature_name
         self._deadline = deadline
 
-    def check_rows(self, rows: object) -> None:
-        """Refuses a list of more rows than allowed, before they are made into arrays."""
-        self._servable.check_rows(len(rows) if isinstance(rows, list) else 0)
-
     def predict(self, arrays: Mapping[str, np.ndarray], output_filter: Sequence[str] = ()) -> dict[str, np.ndarray]:
         """Runs the signature on named arrays.
 

@@ -109,7 +109,8 @@ class RestRoutes:
         with self.metrics.request(known, api.lower(), "REST"), self.manager.use(*_address(asked)) as servable:
             document = rest_api.parse_json(body)
             inference = Inference(servable, rest_api.signature_name_of(document), deadline, api)
-            inference.check_rows(document.get("instances" if api == "Predict" else "examples"))
+            rows = document.get("instances" if api == "Predict" else "examples")
+            servable.check_rows(len(rows) if isinstance(rows, list) else 0)  # Before they are made into arrays.
             return _ANSWERS[api](inference, document)
 
     def _search(self, api: str, find: Callable, answer: Callable, body: bytes, deadline: float | None) -> Answer:

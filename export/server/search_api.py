@@ -115,11 +115,10 @@ def embed(servable: Servable, document: Mapping, deadline: float | None) -> byte
         num_tokens = int(arrays["lengths"].sum())
     else:
         arrays, num_tokens = {"text": _texts(texts, "input")}, None
-    inference = Inference(servable, signature_name, deadline)
     if num_tokens is None and COUNT_TOKENS in servable.model.signatures:
         counts = Inference(servable, COUNT_TOKENS, deadline).predict(arrays)
         num_tokens = int(counts["num_tokens"].sum())
-    rows = _cut(inference.predict(arrays, [output])[output], document)
+    rows = _cut(Inference(servable, signature_name, deadline).predict(arrays, [output])[output], document)
     write = _base64_of if as_base64 else _numbers_of
     data = ",".join(
         f'{{"object": "embedding", "index": {number}, "embedding": {write(row)}}}' for number, row in enumerate(rows)
