@@ -46,11 +46,9 @@ def write_bfloat16(head: Head, directory: str, with_cc: str = "off") -> verify.R
         )
     probes = []
     for probe in head.probes(saved_model.rebuild(head.model)):
-        if probe.signature == signatures.EXPLAIN:  # Differences of near numbers may be all rounding.
-            continue
-        rows = len(probe.inputs["token_ids"]) if probe.signature == signatures.TOKEN_IDS else 1
-        if rows != 1:  # The number of one row may be near zero by chance, and says nothing about the scale.
-            probes.append(probe._replace(undecided=np.ones(rows, bool)))
+        # The number of one row may be near zero by chance, and says nothing about the scale.
+        if probe.signature == signatures.TOKEN_IDS and len(probe.inputs["token_ids"]) != 1:
+            probes.append(probe._replace(undecided=np.ones(len(probe.inputs["token_ids"]), bool)))
     served = rebuild_for_serving(head.model, bfloat16=True)
     return saved_model.write_verified(head, served, probes, directory, with_cc, BFLOAT16)
 
