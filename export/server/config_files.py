@@ -8,7 +8,7 @@ import os
 import pathlib
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format, wrappers_pb2
 from google.protobuf.message import Message
@@ -16,9 +16,6 @@ from google.protobuf.message import Message
 from export import base_path
 from keras_bert.errors import InputError
 from keras_bert.files import is_directory, read_lines
-
-if TYPE_CHECKING:  # It comes with the extra `serve`, whose absence the settings tell.
-    from tensorflow_serving.config import model_server_config_pb2
 
 
 class VersionPolicy(NamedTuple):
@@ -56,6 +53,7 @@ def read_model_config(path: str) -> list[ModelSettings]:
     Raises:
         InputError: the file cannot be read, is no such message, or contradicts itself.
     """
+    # It comes with the extra `serve`, whose absence the settings tell.
     from tensorflow_serving.config import model_server_config_pb2
 
     expected = "TensorFlow Serving's model_config_list { config { name: ... base_path: ... } }"
@@ -63,11 +61,11 @@ def read_model_config(path: str) -> list[ModelSettings]:
     return settings_of(config, path)
 
 
-def settings_of(config: "model_server_config_pb2.ModelServerConfig", where: str) -> list[ModelSettings]:
+def settings_of(config: Message, where: str) -> list[ModelSettings]:
     """Returns the models that a configuration names.
 
     Args:
-        config: the message.
+        config: a `ModelServerConfig`.
         where: its name in errors.
 
     Raises:
@@ -98,7 +96,7 @@ def settings_of(config: "model_server_config_pb2.ModelServerConfig", where: str)
     return list(models.values())
 
 
-def _policy(model: "model_server_config_pb2.ModelConfig", where: str) -> VersionPolicy:
+def _policy(model: Message, where: str) -> VersionPolicy:
     policy = model.model_version_policy
     choice = policy.WhichOneof("policy_choice")
     if choice == "all":
