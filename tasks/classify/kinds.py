@@ -16,7 +16,6 @@ from tasks.classify import metrics
 from tasks.fine_tuning import doubt
 from tasks.fine_tuning import metrics as shared_metrics
 from tasks.fine_tuning.encoding import label_ids
-from tasks.report import bootstrap
 from tasks.report.page import Score
 
 
@@ -115,17 +114,6 @@ class Classes(Kind):
 
     def row_losses(self, labels, outputs):
         return shared_metrics.cross_entropies(labels, outputs)
-
-    def figures(self, names, labels, outputs):
-        once = np.ones((1, len(labels)), np.int64)
-        return {name: float(self.statistics[name](labels, self.predict(outputs), once)[0]) for name in names}
-
-    def intervals(self, names, labels, outputs):
-        # These figures depend only on how often a sample has each pair of true and predicted class.
-        pairs = np.stack([labels, self.predict(outputs)], axis=1)
-        pairs, codes = np.unique(pairs, axis=0, return_inverse=True)
-        counts = bootstrap.drawn_counts(codes.reshape(-1), len(pairs))
-        return {name: list(bootstrap.middle(self.statistics[name](*pairs.T, counts))) for name in names}
 
     def choose(self, labels, outputs, precision, temperature=None):
         choice = doubt.choose(outputs, labels, precision, temperature)

@@ -2,7 +2,7 @@
 
 These are GLUE's figures: accuracy, F1 of class 1, and the correlations of Matthews, Pearson and Spearman.
 For several labels per row they are scikit-learn's, which are 0 where undefined.
-Shapes: N rows, C classes, G pairs of true and predicted class, D bootstrap samples.
+Shapes: N rows, C classes.
 """
 
 import functools
@@ -15,6 +15,7 @@ from keras_bert.files import write_table
 from tasks.fine_tuning import doubt
 from tasks.fine_tuning.columns import SEPARATORS
 from tasks.fine_tuning.metrics import (
+    accuracy,
     class_scores,
     mean_squared_error,
     pearson,
@@ -22,44 +23,30 @@ from tasks.fine_tuning.metrics import (
     spearman,
 )
 
-# === Figures of classes ===
-# They cover many samples at once, since scikit-learn takes a millisecond for each. Arguments: true and predicted
-# classes, int, shape (G,), and the number of times each sample has each pair, int, shape (D, G). They return float64,
-# shape (D,).
+# === Figures of classes: true and predicted classes, int, shape (N,) ===
 
 
-def _accuracy(labels: np.ndarray, predictions: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    return (counts @ (labels == predictions)) / counts.sum(axis=1)
+def f1(labels: np.ndarray, predictions: np.ndarray) -> float:
+    """Returns F1 of class 1, as GLUE scores MRPC and QQP, or 0 if that class neither occurs nor is predicted."""
+    return micro_f1(labels == 1, predictions == 1)
 
 
-def _f1(labels: np.ndarray, predictions: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Computes F1 of class 1, as GLUE scores MRPC and QQP, or 0 if that class neither occurs nor is predicted."""
-    is_true, is_predicted = labels == 1, predictions == 1
-    hits, total = counts @ (is_true & is_predicted), counts @ (is_true.astype(int) + is_predicted)
-    return 2.0 * hits / np.maximum(total, 1)
+def accuracy_f1_mean(labels: np.ndarray, predictions: np.ndarray) -> float:
+    """Returns the mean of accuracy and F1, GLUE's main figure for MRPC and QQP."""
+    return (accuracy(labels, predictions) + f1(labels, predictions)) / 2
 
 
-def _accuracy_f1_mean(labels: np.ndarray, predictions: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    return (_accuracy(labels, predictions, counts) + _f1(labels, predictions, counts)) / 2
-
-
-def _matthews_correlation(labels: np.ndarray, predictions: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Computes Gorodkin's generalization to any number of classes, as scikit-learn does, or 0 for a constant answer."""
+def matthews_correlation(labels: np.ndarray, predictions: np.ndarray) -> float:
+    """Returns Gorodkin's generalization to any number of classes, as scikit-learn does, or 0 for a constant answer."""
     classes = np.union1d(labels, predictions)
-    counts = counts.astype(np.float64)
-    true, predicted = (counts @ (column[:, np.newaxis] == classes) for column in (labels, predictions))
-    total = counts.sum(axis=1)
-    covariance = total * (counts @ (labels == predictions)) - (true * predicted).sum(axis=1)
-    deviations = np.sqrt(total**2 - np.square(true).sum(axis=1)) * np.sqrt(total**2 - np.square(predicted).sum(axis=1))
-    return np.divide(covariance, deviations, out=np.zeros_like(total), where=deviations > 0)
+    true, predicted = (np.sum(column[:, np.newaxis] == classes, axis=0) for column in (labels, predictions))
+    total = len(labels)
+    covariance = total * np.sum(labels == predictions) - true @ predicted
+    deviations = np.sqrt(float(total**2 - true @ true)) * np.sqrt(float(total**2 - predicted @ predicted))
+    return float(covariance / deviations) if deviations > 0 else 0.0
 
 
-CLASS_METRICS = {
-    "accuracy": _accuracy,
-    "f1": _f1,
-    "accuracy_f1_mean": _accuracy_f1_mean,
-    "matthews_correlation": _matthews_correlation,
-}
+CLASS_METRICS = {metric.__name__: metric for metric in (accuracy, f1, accuracy_f1_mean, matthews_correlation)}
 SCORE_METRICS = {metric.__name__: metric for metric in (pearson_spearman_mean, pearson, spearman, mean_squared_error)}
 
 

@@ -1,10 +1,10 @@
 """Bootstrap intervals: the range of a score over other rows of the same kind.
 
-`scipy.stats.bootstrap` draws the same samples, as a test checks. But it refuses a single row, gives no interval if the
-statistic is undefined for any sample, and does not tell how often a sample has each kind of row.
+`scipy.stats.bootstrap` draws the same samples, as a test checks. But it refuses a single row, and gives no interval if
+the statistic is undefined for any sample.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 
@@ -31,31 +31,8 @@ def interval(
     >>> interval(lambda rows: answers[rows].mean(), 100)
     (0.72, 0.88)
     """
-    return middle(np.array([statistic(rows) for rows in _draws(num_rows, seed, samples)], np.float64))
-
-
-def drawn_counts(groups: np.ndarray, num_groups: int, *, seed: int = 0, samples: int = 1000) -> np.ndarray:
-    """Counts the rows of each kind in each sample of `interval`, for statistics that depend only on these counts.
-
-    Args:
-        groups: kind of each row, int in [0, num_groups), shape (N,).
-        num_groups: number of kinds, G.
-        seed, samples: as in `interval`, which draws the same rows.
-
-    Returns:
-        int64, shape (samples, G). Each row sums to N.
-    """
-    return np.stack([np.bincount(groups[rows], minlength=num_groups) for rows in _draws(len(groups), seed, samples)])
-
-
-def _draws(num_rows: int, seed: int, samples: int) -> Iterator[np.ndarray]:
     generator = np.random.default_rng(seed)
-    for _ in range(samples):
-        yield generator.integers(0, num_rows, num_rows)
-
-
-def middle(values: np.ndarray) -> tuple[float, float]:
-    """Returns the lower and the upper end of the middle 95% of the values, ignoring NaN."""
+    values = np.array([statistic(generator.integers(0, num_rows, num_rows)) for _ in range(samples)], np.float64)
     values = values[~np.isnan(values)]
     if not len(values):
         return float("nan"), float("nan")

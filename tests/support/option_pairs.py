@@ -345,7 +345,7 @@ def _load() -> None:
     normalizer_model.normalizer_model(True)  # As the tokenizer calls it, since the cache is by position.
     raw_words._kinds(True)
     # A thousand samples of 16 rows cost more than a training, and show nothing that ten do not.
-    bootstrap.interval.__kwdefaults__["samples"] = bootstrap.drawn_counts.__kwdefaults__["samples"] = 10
+    bootstrap.interval.__kwdefaults__["samples"] = 10
 
 
 def main(command: str, strength: str, directory: str) -> None:
