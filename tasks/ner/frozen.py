@@ -9,37 +9,27 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tasks.features.settings import DEFAULT_LAYERS, choose_layers, layer_name
-from tasks.fine_tuning.task import Encoded
+from tasks.fine_tuning.task import Encoded, Spec
 from tasks.fine_tuning.word_task import WordSource, make_examples
 from tasks.ner.task import Ner, class_names, make_labels
-from tasks.settings import Values
 from tasks.text.word_windows import Windows
 
 
-class FrozenSpec(Values):
+class FrozenSpec(Spec):
     """Spec of a trained tagger on frozen features.
 
     Attributes:
-        tags: name of each class.
+        sequence_length: maximum tokens of a window, including special tokens.
+        labels: name of each class.
         layers: numbers of the layers, as `tasks.features.settings.resolve_layers` returns them.
         combine: as in `tasks.ner.bilstm.build_tagger`.
-        max_seq_length: maximum number of tokens of a window, special tokens included.
         document_context: whether windows span whole documents rather than single sentences.
     """
 
-    tags: list[str]
+    labels: list[str]
     layers: list[int]
     combine: str
-    max_seq_length: int
     document_context: bool
-
-    @property
-    def labels(self) -> list[str]:
-        return self.tags
-
-    @property
-    def sequence_length(self) -> int:
-        return self.max_seq_length
 
 
 class FrozenEncoder(NamedTuple):
@@ -69,13 +59,13 @@ class FrozenNer(Ner):
     title = "Named entities from frozen features"
 
     def make_spec(self, train):
-        settings, tags = self.settings, sorted(set(make_labels(train)) & set(train.tags))
-        settings.read_weights(class_names(tags))
+        settings, labels = self.settings, sorted(set(make_labels(train)) & set(train.tags))
+        settings.read_weights(class_names(labels))
         return FrozenSpec(
-            tags=tags,
+            sequence_length=settings.max_seq_length,
+            labels=labels,
             layers=choose_layers(settings, settings.layers or DEFAULT_LAYERS, "--do_train")[0],
             combine=settings.combine,
-            max_seq_length=settings.max_seq_length,
             document_context=settings.document_context == "document",
         )
 
@@ -115,7 +105,7 @@ class FrozenNer(Ner):
         model = build_tagger(
             num_layers=len(spec.layers),
             hidden_dim=backbone.hidden_dim,
-            num_tags=len(spec.tags),
+            num_tags=len(spec.labels),
             combine=spec.combine,
             **{name: getattr(self.settings, name) for name in ("lstm_units", "lstm_layers", "lstm_dropout")},
         )
@@ -138,7 +128,7 @@ class FrozenNer(Ner):
         from tasks.ner.word_features import load_features
 
         documents, spec = part.rows, trained.spec
-        windows = encode_words(documents, trained.tokenizer, spec.max_seq_length, spec.document_context)
+        windows = encode_words(documents, trained.tokenizer, spec.sequence_length, spec.document_context)
         directory = os.path.join(self.features_directory, part.split)
         vectors = load_features(directory, windows, trained.encoder.extractor, self.settings.eval_batch_size)
         labels = None if documents.tags is None else self.number(documents.tags, spec)

@@ -157,7 +157,7 @@ def test_the_saved_model_goes_from_token_ids_to_tags(place, done):
         "word_positions": np.array([[1, 2, 4, 0]]),
     }
     logits = keras.ops.convert_to_numpy(model(inputs, training=False))
-    assert [task["tags"][number] for number in logits[0, :3].argmax(-1)] == ["B-person", "O", "B-place"]
+    assert [task["labels"][number] for number in logits[0, :3].argmax(-1)] == ["B-person", "O", "B-place"]
 
 
 def test_the_flag_is_needed_to_apply_the_model(place, done):
