@@ -208,7 +208,7 @@ class Embed(task.Task):
             encoded = self._encode_table(part, trained)
             if not settings.num_negatives:
                 return encoded
-            model, _ = self.build_training_model(origin, trained)
+            model = self.build_training_model(origin, trained)
         vectors = encoded.compute_outputs(Predictor(model), settings.eval_batch_size, "mine negatives")
         mined = retrieval.mine(table.texts, unit(vectors), settings.num_negatives, settings.relative_margin)
         return self._encode_table(part.with_rows(table._replace(texts=mined)), trained)

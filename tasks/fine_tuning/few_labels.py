@@ -85,11 +85,11 @@ class _Candidates:
         saved = weights.read_settings(origin.preset).get("task", {})
         pooling = saved.get("pooling") or "mean"
         with strategy.scope():
-            self.model, self._backbone = start.build_model(
+            self.model = start.build_model(
                 origin, self._settings, task.model_class(), {**arguments, "pooling": pooling}
             )
             self._embedder = keras.Model(self.model.input, self.model.get_layer("pool_tokens").output)
-        self._start = self._backbone.get_weights()
+        self._start = self.model.backbone.get_weights()
         self._predictor = Predictor(self._embedder)
         self.labels, labels = encoded.examples.labels["labels"], trained.spec.labels
         self.num_classes, names = len(labels), [as_words(label) for label in labels]
@@ -107,7 +107,7 @@ class _Candidates:
 
     def restore_encoder(self) -> None:
         """Undoes all training of the encoder."""
-        self._backbone.set_weights(self._start)
+        self.model.backbone.set_weights(self._start)
 
     def train_encoder(self, frozen: np.ndarray, head: Head, is_used: np.ndarray) -> int:
         """Trains all weights on the rows that are used, and on the labels' names if the head looks at them.
@@ -144,7 +144,7 @@ class _Candidates:
         # The mean of both is at least as good as the trained encoder, and loses less where training does not help
         # (Wortsman et al., arXiv:2109.01903).
         pairs = zip(self._start, model.backbone.get_weights(), strict=True)
-        self._backbone.set_weights([(before + after) / 2 for before, after in pairs])
+        self.model.backbone.set_weights([(before + after) / 2 for before, after in pairs])
         return num_steps
 
     def set_head(self, kernel: np.ndarray) -> None:

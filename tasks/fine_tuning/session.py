@@ -124,17 +124,15 @@ class Session:
         check_steps(settings, train.rows.path, examples.num_examples, "sequences")
         watched = self.inputs.watched and self._encode(self.inputs.watched).examples
         num_steps, num_warmup_steps, interval = plan_steps(settings, examples, watched)
-        backbones = []
 
         def build():
-            model, backbone = task.build_training_model(origin, self.trained)
-            backbones.append(backbone)
-            return model
+            return task.build_training_model(origin, self.trained)
 
         steps, pooling = (num_steps, num_warmup_steps), examples.pooling
         trainer = build_trainer(settings, build, task.objective(spec), strategy, steps, pooling)
         self.trained = self.trained._replace(model=trainer.model)
-        identity = identify(settings, backbones[0], tokenizer, weights_are_loaded=origin.load_weights)
+        backbone = self._find_encoder() or self.trained.encoder.backbone
+        identity = identify(settings, backbone, tokenizer, weights_are_loaded=origin.load_weights)
         trainer.keep_settings(self._identity(identity, train))
         self._finish(train, encoded, self._fit(trainer, examples, num_steps, interval), num_steps)
         if settings.early_stopping_patience:

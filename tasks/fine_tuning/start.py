@@ -97,9 +97,7 @@ def _assemble(settings: StartSettings, vocabulary: str | None, parent: str) -> s
 # === The model ===
 
 
-def build_model(
-    start: Start, settings: FineTuningSettings, model_class: type[BertTask], arguments: dict
-) -> tuple[BertTask, BertBackbone]:
+def build_model(start: Start, settings: FineTuningSettings, model_class: type[BertTask], arguments: dict) -> BertTask:
     """Builds the model to train. Call it inside the strategy's scope.
 
     The head starts from the checkpoint's own if that has the same kind and shape, else from random weights.
@@ -109,9 +107,6 @@ def build_model(
         settings: layers to start anew or to freeze, or the rank of LoRA's factors.
         model_class: class in `keras_bert.models`.
         arguments: arguments of its constructor, besides the backbone.
-
-    Returns:
-        (the model, its encoder).
     """
     if start.load_weights:
         with weights.open_checkpoint(start.preset) as checkpoint:
@@ -130,7 +125,7 @@ def build_model(
     elif settings.num_frozen_layers:
         for name in ("embeddings", *(f"transformer_layer_{index}" for index in range(settings.num_frozen_layers))):
             backbone.get_layer(name).trainable = False
-    return model, backbone
+    return model
 
 
 def with_layout(model: BertTask, layout: str) -> BertTask:

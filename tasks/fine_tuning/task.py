@@ -299,12 +299,12 @@ class TaskModel(abc.ABC):
         """
         return trained
 
-    def build_training_model(self, origin, trained: Trained) -> tuple[Any, Any]:
-        """Builds the model to train. Returns it and its encoder, as `tasks.fine_tuning.start.build_model` does."""
+    def build_training_model(self, origin, trained: Trained):
+        """Builds the model to train."""
         from tasks.fine_tuning.start import build_model
 
-        model, backbone = build_model(origin, self.settings, self.model_class(), self.model_arguments(trained.spec))
-        return self.to_answer(model, trained.spec), backbone
+        model = build_model(origin, self.settings, self.model_class(), self.model_arguments(trained.spec))
+        return self.to_answer(model, trained.spec)
 
     def to_answer(self, model, spec):
         """Returns the model that is trained and answers, from an instance of `model_class`."""

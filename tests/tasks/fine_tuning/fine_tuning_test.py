@@ -81,10 +81,10 @@ class Toy(Task):
         return None
 
     def build_training_model(self, origin, trained):
-        model, backbone = super().build_training_model(origin, trained)
-        self.backbones.append(backbone)
+        model = super().build_training_model(origin, trained)
+        self.backbones.append(model.backbone)
         self.before.update({variable.path: variable.numpy() for variable in model.weights})
-        return model, backbone
+        return model
 
     def objective(self, spec):
         return Mean()
@@ -185,7 +185,7 @@ def test_the_top_layers_and_the_pooler_start_anew(preset):
         keras.utils.set_random_seed(seed)
         settings = flags.parse(FineTuningSettings, ["--output_dir=x", f"--preset={preset}", "--reinit_layers=1"])
         with find_start(settings) as origin:
-            _, backbone = build_model(origin, settings, BertTextClassifier, {"num_classes": 2})
+            backbone = build_model(origin, settings, BertTextClassifier, {"num_classes": 2}).backbone
         starts.append({variable.path: variable.numpy() for variable in backbone.weights})
     changed = {path for path, value in starts[0].items() if (value != original[path]).any()}
     assert {path.split("/")[0] for path in changed} == {"transformer_layer_1", "pooled_dense"}
