@@ -20,23 +20,14 @@ class _Regroup(keras.layers.Layer):
         return keras.KerasTensor((None, None, embeddings.shape[-1]), dtype=embeddings.dtype)
 
 
-class _Marks(keras.layers.Layer):
-    """Turns `segment_ids` with the marks of `mark_prompts` into segments, and a `padding_mask` that has them."""
-
-    def call(self, segment_ids, padding_mask):
-        return segment_ids % 2, padding_mask * (1 + segment_ids // 2)
-
-    def compute_output_spec(self, segment_ids, padding_mask):
-        return tuple(keras.KerasTensor(ids.shape, ids.dtype) for ids in (segment_ids, padding_mask))
-
-
 def embed_groups(embedder: BertTextEmbedder) -> keras.Model:
     """Returns a model of features int32 (B, K, S) to embeddings float32 (B, K, D), for any K."""
     embedder.name = "text_embedder"
     inputs = {name: keras.Input((None, None), dtype="int32", name=name) for name in embedder.input}
     flat = {name: FlattenChoices(name=f"flatten_{name}")(value) for name, value in inputs.items()}
     if not embedder.include_prompt:
-        marks = _Marks(name="prompt_marks")(flat["segment_ids"], flat["padding_mask"])
-        flat |= dict(zip(("segment_ids", "padding_mask"), marks, strict=True))
+        # The marks of `mark_prompts` belong into the padding mask.
+        flat["padding_mask"] = flat["padding_mask"] * (1 + flat["segment_ids"] // 2)
+        flat["segment_ids"] = flat["segment_ids"] % 2
     regroup = _Regroup(name="regroup", dtype="float32")  # Whatever the type of the encoder's activations.
     return keras.Model(inputs, regroup(embedder(flat), inputs["token_ids"]))
