@@ -197,17 +197,12 @@ class Embed(task.Task):
 
     def encode(self, part, trained):
         """Makes K sequences `[CLS] text [SEP]` of each row; a row of one text to train on has it twice."""
-        if part.split != "train":
-            return self._encode_table(part, trained)
-        from tasks.fine_tuning.start import find_start, output_size
+        settings, table, encoded = self.settings, part.rows, self._encode_table(part, trained)
+        if part.split != "train" or not settings.num_negatives:
+            return encoded
+        from tasks.fine_tuning.start import find_start
 
-        settings, table = self.settings, part.rows
         with find_start(settings) as origin:
-            if settings.matryoshka_dims and settings.embedding_dim is None:
-                settings.check_dims(output_size(origin, self.model_class()))
-            encoded = self._encode_table(part, trained)
-            if not settings.num_negatives:
-                return encoded
             model = self.build_training_model(origin, trained)
         vectors = encoded.compute_outputs(Predictor(model), settings.eval_batch_size, "mine negatives")
         mined = retrieval.mine(table.texts, unit(vectors), settings.num_negatives, settings.relative_margin)
@@ -240,6 +235,11 @@ class Embed(task.Task):
         given = {"pooling": self.settings.pooling, "embedding_dim": self.settings.embedding_dim}
         given |= {"prompts": spec.prompts or None, "include_prompt": spec.include_prompt}
         return {name: value for name, value in given.items() if value is not None}
+
+    def build_training_model(self, origin, trained):
+        model = super().build_training_model(origin, trained)
+        self.settings.check_dims(model.output_shape[-1])
+        return model
 
     def to_answer(self, model, spec):
         from tasks.embed.model import embed_groups

@@ -281,21 +281,11 @@ class Session:
     def _load_preset(self) -> None:
         task, parts = self.task, self.inputs.parts
         require_preset(self.settings, "Without a trained model, --do_eval and --do_predict")
-        specs = []
-
-        def make_arguments(labels: list[str] | None, num_outputs: int, positions: int) -> dict:
-            specs.append(task.foreign_spec(origin.preset, labels, num_outputs, parts))
-            check_positions(specs[0].sequence_length, positions, origin.preset)
-            return task.model_arguments(specs[0])
-
         with start.find_start(self.settings) as origin:
-            preset, model_class = origin.preset, task.model_class()
-            if model_class is None:
-                raise InputError(f"{preset}: expected a model that {task.command} trained. Train it: --do_train.")
-            model = start.load_fine_tuned(preset, model_class, make_arguments)
-            self.trained = Trained(task.to_answer(model, specs[0]), origin.tokenizer(), specs[0])
-        parts = [task.match(part, specs[0], self.inputs.bad_rows) for part in parts]
-        self.inputs = self.inputs._replace(parts=parts, spec=specs[0])
+            model, spec = start.load_fine_tuned(origin.preset, task, parts)
+            self.trained = Trained(task.to_answer(model, spec), origin.tokenizer(), spec)
+        parts = [task.match(part, spec, self.inputs.bad_rows) for part in parts]
+        self.inputs = self.inputs._replace(parts=parts, spec=spec)
 
     # === Its answers ===
 

@@ -5,13 +5,13 @@ import dataclasses
 import glob
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from typing import Any
 
 from keras_bert.encoder.backbone import BertBackbone
 from keras_bert.encoder.layer import weights_follow
 from keras_bert.errors import InputError
 from keras_bert.files import absolute, expand_file, local_copy
-from keras_bert.formats.checkpoint import Checkpoint
 from keras_bert.formats.tensorflow_files import find_prefix
 from keras_bert.models.task import BertTask
 from keras_bert.presets import weights
@@ -175,37 +175,23 @@ def default_rate(hidden_dim: int) -> float:
     return min(BASE_RATE * (768 / hidden_dim) ** 2, 3e-4)
 
 
-def output_size(start: Start, model_class: type[BertTask]) -> int:
-    """Returns the number of outputs of the head that a model of the class starts from; without a head, the encoder's.
-
-    Raises:
-        InputError: there is no such preset.
-    """
-    if not start.load_weights:
-        return weights.read_bert_config(start.preset).hidden_dim
-    with weights.open_checkpoint(start.preset) as checkpoint:
-        return _output_size(checkpoint, model_class)
-
-
-def _output_size(checkpoint: Checkpoint, model_class: type[BertTask]) -> int:
-    kernel = checkpoint.tensors.get(f"{model_class.heads[0]}/kernel")
-    return checkpoint.config.hidden_dim if kernel is None else kernel.shape[-1]
-
-
-def load_fine_tuned(
-    preset: str, model_class: type[BertTask], make_arguments: Callable[[list[str] | None, int, int], dict]
-) -> BertTask:
+def load_fine_tuned(preset: str, task, parts: list) -> tuple[BertTask, Any]:
     """Loads a checkpoint that was fine-tuned elsewhere, head and all.
 
     Args:
         preset: name or path of any format, e.g. a directory of transformers' `BertForSequenceClassification`.
-        model_class: class in `keras_bert.models`.
-        make_arguments: returns the arguments of its constructor from the checkpoint's labels (or None), the number of
-            its head's outputs, and the encoder's number of positions.
+        task: the `tasks.fine_tuning.task.Task` to load it for.
+        parts: files of this call.
+
+    Returns:
+        (the model, an instance of the task's `model_class`; its spec).
 
     Raises:
-        InputError: there is no such preset, or it has no such head.
+        InputError: there is no such preset, or it has no such head, or does not fit the flags.
     """
+    model_class = task.model_class()
+    if model_class is None:
+        raise InputError(f"{preset}: expected a model that {task.command} trained. Train it: --do_train.")
     head = model_class.heads[0]
     with weights.open_checkpoint(preset) as checkpoint:
         if not model_class.has_head(checkpoint):
@@ -213,10 +199,14 @@ def load_fine_tuned(
             raise InputError(
                 f"{checkpoint.source}: expected a fine-tuned {head} head, found {there}. Train it first: --do_train."
             )
-        num_outputs, positions = _output_size(checkpoint, model_class), checkpoint.config.max_sequence_length
-        arguments = make_arguments(checkpoint.labels, num_outputs, positions)
+        # The outputs of an embedder without a dense layer are the encoder's.
+        kernel, config = checkpoint.tensors.get(f"{head}/kernel"), checkpoint.config
+        num_outputs = config.hidden_dim if kernel is None else kernel.shape[-1]
+        spec = task.foreign_spec(preset, checkpoint.labels, num_outputs, parts)
+        check_positions(spec.sequence_length, config.max_sequence_length, preset)
+        arguments = task.model_arguments(spec)
         several = checkpoint.settings.get("task", {}).get("multi_label")
         if several is not None and several != arguments.get("multi_label", several):
             kind, flag = ("several labels", "--multi_label") if several else ("one label", "--nomulti_label")
             raise InputError(f"{checkpoint.source}: was trained on {kind} a row. Give {flag}, and rows to match.")
-        return model_class.from_checkpoint(checkpoint, compile=False, **arguments)
+        return model_class.from_checkpoint(checkpoint, compile=False, **arguments), spec

@@ -353,21 +353,23 @@ def test_a_head_of_the_same_shape_comes_along(hugging_face):
 def test_a_model_fine_tuned_elsewhere_answers_the_same(hugging_face, preset):
     import torch
 
+    class Learned(Toy):
+        def foreign_spec(self, source, labels, num_outputs, parts):
+            assert (source, labels, parts) == (directory, ["x", "y", "z"], [])
+            return ToySpec(sequence_length=self.settings.max_seq_length, outputs=num_outputs)
+
     directory, theirs = hugging_face
-    told = []
-
-    def make_arguments(labels, num_outputs, positions):
-        told.append((labels, num_outputs, positions))
-        return {"num_classes": num_outputs}
-
-    model = load_fine_tuned(directory, BertTextClassifier, make_arguments)
-    assert told == [(["x", "y", "z"], 3, theirs.config.max_position_embeddings)]
+    positions = theirs.config.max_position_embeddings
+    model, spec = load_fine_tuned(directory, Learned(FineTuningSettings(output_dir="", max_seq_length=positions)), [])
+    assert spec == ToySpec(sequence_length=positions, outputs=3)
     batch = examples()
     with torch.no_grad():
         expected = theirs(input_ids=torch.tensor(batch.token_ids.reshape(12, 6)).long()).logits.numpy()
     np.testing.assert_allclose(Predictor(model).compute_outputs(batch, 5, "apply"), expected, atol=2e-5)
     with pytest.raises(InputError, match="expected a fine-tuned classification head, found none. Train it first"):
-        load_fine_tuned(preset, BertTextClassifier, make_arguments)
+        load_fine_tuned(preset, Toy(FineTuningSettings(output_dir="")), [])
+    with pytest.raises(InputError, match=f"={positions + 1}: .* has positions for {positions} tokens. Give no more"):
+        load_fine_tuned(directory, Learned(FineTuningSettings(output_dir="", max_seq_length=positions + 1)), [])
 
 
 # === Files ===
