@@ -6,7 +6,6 @@ Shapes: N questions, W windows, T tokens of all windows.
 import importlib
 import itertools
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -19,10 +18,6 @@ from tasks.squad.answers import Answers
 from tasks.squad.data import Question
 from tasks.squad.windows import POSITIONS, Windows
 
-_find_kind = re.compile(r"\b(?:how (?:many|much)|what|who|whom|whose|when|where|which|why|how)\b").search
-_SAME_KIND = {"whom": "who", "whose": "who", "how many": "how many, how much", "how much": "how many, how much"}
-_LENGTHS = (7, 9, 11, 14)  # About the quintiles of the lengths of SQuAD 2.0's questions, in words.
-_WINDOWS = ("no window", "1 window", "2 windows", "3 windows", "4 windows and more")
 _EXCERPT = 150  # Characters of the context on each side of an answer.
 _PARTS = {
     "HasAns_f1": "F1 of questions with an answer",
@@ -166,44 +161,6 @@ def make_notes(figures: dict[str, float], searches_threshold: bool) -> list[str]
             "gives the highest F1 on these questions; on others the score is a little lower."
         )
     return notes
-
-
-# === Tables ===
-
-
-def make_tables(
-    questions: Sequence[Question], windows: Windows, scores: Scores, version_2_with_negative: bool
-) -> list[tuple[str, list[str], list[list]]]:
-    """Returns tables of scores by properties of the questions: (caption, header, rows) of each."""
-    counts = np.bincount(windows.question_index, minlength=len(questions))
-    names = {
-        "By question word": list(map(_kind_of, questions)),
-        "By length of the question": list(map(_length_of, questions)),
-        "By windows of the context": [_WINDOWS[min(count, 4)] for count in counts.tolist()],
-    }
-    if version_2_with_negative:
-        names["By answer"] = ["an answer" if question.answers else _NO_ANSWER for question in questions]
-    header = ["", "questions", "exact match %", "F1 %"]
-    return [(caption, header, _rows(np.array(of_questions), scores)) for caption, of_questions in names.items()]
-
-
-def _rows(names: np.ndarray, scores: Scores) -> list[list]:
-    """Returns name, number and mean scores of each group of questions, the largest group first."""
-    rows = []
-    for name, count in Counter(np.sort(names).tolist()).most_common():
-        rows.append([name, count, *(f"{100.0 * values[names == name].mean():.1f}" for values in scores)])
-    return rows
-
-
-def _kind_of(question: Question) -> str:
-    """Returns the first question word, such as "how many", or "other"."""
-    match = _find_kind(question.question.lower())
-    return _SAME_KIND.get(match[0], match[0]) if match else "other"
-
-
-def _length_of(question: Question) -> str:
-    count = len(question.question.split())
-    return next((f"up to {high} words" for high in _LENGTHS if count <= high), f"above {_LENGTHS[-1]} words")
 
 
 # === Mistakes ===

@@ -236,7 +236,6 @@ class Squad(task.Task):
             {"eval_windows": len(losses)},
             scores=metrics.make_scores(figures, intervals),
             **metrics.show_answers(questions, windows, losses, final, scores),
-            tables=metrics.make_tables(questions, windows, scores, with_negative),
             notes=metrics.make_notes(figures, searches),
             chosen=chosen,
             decoded=best,

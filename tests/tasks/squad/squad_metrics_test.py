@@ -141,33 +141,6 @@ def windows_of(question_index):
     return Windows(examples, np.array(question_index), none, none, [], True, none)
 
 
-def test_tables_say_where_the_model_is_weak():
-    asked = [
-        ask("1", "Rollo", question="Who led the Normans?"),
-        ask("2", "911", question="In 911, how many Normans came with whom to France?"),
-        ask("3", question="Whose Vikings?"),
-        ask("4", "France", question="Name the country the Normans came to in the year nine hundred and eleven please"),
-    ]
-    scores = Scores(np.array([1.0, 0.0, 0.0, 1.0]), np.array([1.0, 0.5, 0.0, 1.0]))
-    tables = metrics.make_tables(asked, windows_of([0, 1, 1, 2, 3, 3, 3, 3, 3]), scores, True)
-    rows = {caption: {row[0]: row[1:] for row in rows} for caption, _, rows in tables}
-    assert all(header == ["", "questions", "exact match %", "F1 %"] for _, header, _ in tables)
-    assert rows["By question word"] == {
-        "who": [2, "50.0", "50.0"],
-        "how many, how much": [1, "0.0", "50.0"],
-        "other": [1, "100.0", "100.0"],
-    }
-    assert rows["By length of the question"] == {
-        "up to 7 words": [2, "50.0", "50.0"],
-        "up to 11 words": [1, "0.0", "50.0"],
-        "above 14 words": [1, "100.0", "100.0"],
-    }
-    assert rows["By windows of the context"]["4 windows and more"] == [1, "100.0", "100.0"]
-    assert rows["By windows of the context"]["1 window"][0] == 2
-    assert rows["By answer"]["(no answer)"] == [1, "0.0", "0.0"]
-    assert len(metrics.make_tables(asked, windows_of([0, 1, 2, 3]), scores, False)) == 3
-
-
 def test_mistakes_are_the_wrong_answers_of_the_highest_loss():
     asked = [ask("1", "Rollo"), ask("2", "911", "in 911"), ask("3"), ask("4", "France")]
     predictions = {"1": "Rollo", "2": "France", "3": "King", "4": ""}
