@@ -7,12 +7,12 @@ import zlib
 from collections.abc import Sequence
 
 from keras_bert.errors import InputError
-from keras_bert.files import exists, is_file, local_copy, open_file, read_optional_json
+from keras_bert.files import exists, local_copy, open_file, read_optional_json
 from keras_bert.presets.weights import read_bert_config
 from tasks.classify.task import Classify
 from tasks.embed.task import Embed
-from tasks.fine_tuning.inputs import METRICS_FILE, MODEL_DIRECTORY
-from tasks.fine_tuning.model_files import MODEL_FILE, TASK_FILE, read_task
+from tasks.fine_tuning.inputs import METRICS_FILE
+from tasks.fine_tuning.model_files import MODEL_FILE, model_directory, read_task
 from tasks.fine_tuning.settings import FineTuningSettings, SplitSettings, StartSettings
 from tasks.fine_tuning.task import Task
 from tasks.ner.task import Ner
@@ -74,7 +74,7 @@ class StudentSettings(Settings):
         named = {_name(word): word.partition("=")[2] if "=" in word else after for word, after in pairs}
         if not named.get("teacher"):
             return cls, []
-        directory = teacher_directory(named["teacher"])
+        directory = model_directory(named["teacher"])
         task = task_of(directory)
         settings_class = type(cls.__name__, (StudentSettings, task.Settings), {})
         stages = {name.removeprefix("no") for name in named} & {"do_train", "do_eval", "do_predict"}
@@ -107,12 +107,6 @@ class DistillSettings(StudentSettings, SplitSettings):
 
 def _name(argument: str) -> str:
     return argument.lstrip("-").partition("=")[0]
-
-
-def teacher_directory(path: str) -> str:
-    """Returns the directory of a model, given that or the output directory of its training."""
-    inner = os.path.join(path, MODEL_DIRECTORY)
-    return inner if is_file(os.path.join(inner, TASK_FILE)) else path
 
 
 def task_of(directory: str) -> type[Task]:
@@ -154,7 +148,7 @@ def complete(settings: StudentSettings) -> StudentSettings:
     Raises:
         InputError: the start has no such layer.
     """
-    teacher, preset = teacher_directory(settings.teacher), settings.preset
+    teacher, preset = model_directory(settings.teacher), settings.preset
     if not settings.do_train:
         return dataclasses.replace(settings, teacher=teacher)
     layers = settings.student_layers

@@ -4,6 +4,7 @@ This module does not import TensorFlow, so that a wrong file is reported within 
 texts of a row.
 """
 
+import itertools
 import random
 import re
 import zlib
@@ -127,13 +128,7 @@ def read_documents(path: str, seed: int) -> Table:
 
 def _documents(path: str):
     """Yields (line number of the first sentence, sentences) of each document."""
-    first, sentences = 1, []
-    for number, text in read_lines(path):
-        if text.strip():
-            sentences.append(text.strip())
-            continue
-        if sentences:
-            yield first, sentences
-        first, sentences = number + 1, []
-    if sentences:
-        yield first, sentences
+    for has_text, lines in itertools.groupby(read_lines(path), lambda line: bool(line[1].strip())):
+        if has_text:
+            numbers, texts = zip(*lines, strict=True)
+            yield numbers[0], [text.strip() for text in texts]

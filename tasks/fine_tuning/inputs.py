@@ -155,8 +155,8 @@ def find_trained(settings: FineTuningSettings) -> str | None:
     directory, source = os.path.join(settings.output_dir, MODEL_DIRECTORY), settings.init_checkpoint or settings.preset
     if is_directory(directory) or not source:
         return directory
-    candidates = (source, os.path.join(source, MODEL_DIRECTORY))
-    return next((path for path in candidates if is_file(os.path.join(path, model_files.TASK_FILE))), None)
+    directory = model_files.model_directory(source)
+    return directory if is_file(os.path.join(directory, model_files.TASK_FILE)) else None
 
 
 def read_spec(task: Task, directory: str) -> Any:

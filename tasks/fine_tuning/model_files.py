@@ -12,6 +12,12 @@ MODEL_FILE = "model.keras"
 TASK_FILE = "task.json"
 
 
+def model_directory(path: str) -> str:
+    """Returns the directory of a model, given that or the output directory of its training."""
+    inner = os.path.join(path, MODEL_DIRECTORY)
+    return inner if is_file(os.path.join(inner, TASK_FILE)) else path
+
+
 def save_model(directory: str, model, tokenizer, task: dict) -> None:
     """Writes the directory of a model, complete or not at all.
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from keras_bert.answers.rules import LONG_TEXTS, POOLED
 from keras_bert.errors import InputError
-from keras_bert.files import exists, expand_file, is_file
+from keras_bert.files import exists, expand_file
 from tasks.engine.settings import TrainingSettings
-from tasks.fine_tuning.model_files import MODEL_DIRECTORY, TASK_FILE
+from tasks.fine_tuning.model_files import model_directory
 from tasks.settings import Settings, changeable, replaced, setting
 from tasks.text.bad_rows import BAD_ROWS
 
@@ -49,9 +49,7 @@ class StartSettings(Settings):
     @property
     def start(self) -> str | None:
         """Where to start: `preset`, or else `init_checkpoint`; for an earlier run's output directory, its model."""
-        model = os.path.join(self.init_checkpoint or "", MODEL_DIRECTORY)
-        has_model = bool(self.init_checkpoint) and is_file(os.path.join(model, TASK_FILE))
-        return self.preset or (model if has_model else self.init_checkpoint)
+        return self.preset or (self.init_checkpoint and model_directory(self.init_checkpoint))
 
     @property
     def kept_layers(self) -> list[int] | None:
