@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import itertools
 import math
 import os
 import time
@@ -12,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_bert.answers.rules import MOST_TOKENS, POOLED, SPECIAL_TOKENS
-from keras_bert.encoder.backbone import BertBackbone
+from keras_bert.answers.text_bounds import find_backbone
 from keras_bert.errors import InputError
 from keras_bert.files import exists, is_directory, read_json, read_optional_json, remove_path, write_json, write_table
 from keras_bert.presets.weights import read_bert_config
@@ -131,7 +130,7 @@ class Session:
         steps, pooling = (num_steps, num_warmup_steps), examples.pooling
         trainer = build_trainer(settings, build, task.objective(spec), strategy, steps, pooling)
         self.trained = self.trained._replace(model=trainer.model)
-        backbone = self._find_encoder() or self.trained.encoder.backbone
+        backbone = find_backbone(trainer.model) or self.trained.encoder.backbone
         identity = identify(settings, backbone, tokenizer, weights_are_loaded=origin.load_weights)
         trainer.keep_settings(self._identity(identity, train))
         self._finish(train, encoded, self._fit(trainer, examples, num_steps, interval), num_steps)
@@ -274,7 +273,7 @@ class Session:
                 f"{directory}: {model_files.TASK_FILE} declares {expected} outputs, but the model has {actual}. The "
                 "two files come from different trainings."
             )
-        encoder = self._find_encoder()
+        encoder = find_backbone(self.trained.model)
         if encoder is not None:
             check_positions(spec.sequence_length, encoder.max_sequence_length, directory)
 
@@ -325,11 +324,6 @@ class Session:
             self.results[part.figure("test_rows_checksum")] = part.rows.checksum()
         self._write_metrics()
         return paths
-
-    def _find_encoder(self) -> BertBackbone | None:
-        layers = self.trained.model.layers
-        inner = (getattr(layer, "layers", ()) for layer in layers)  # An embedder is a layer of the model that answers.
-        return next((layer for layer in itertools.chain(layers, *inner) if isinstance(layer, BertBackbone)), None)
 
     @functools.cached_property
     def _predictor(self) -> Predictor:
@@ -400,7 +394,7 @@ class Session:
             self._write_card(report)
 
     def _write_card(self, report: Report) -> None:
-        settings, encoder, data = self.settings, self._find_encoder(), []
+        settings, encoder, data = self.settings, find_backbone(self.trained.model), []
         for part in self.inputs.parts:
             lengths = report.lengths[part.title]
             data.append(
