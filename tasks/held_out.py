@@ -24,17 +24,16 @@ class HeldOut(NamedTuple):
     """Rows that a model was not trained on, in the task that they belong to.
 
     Attributes:
-        task, spec: those of the training.
+        task: that of the training.
+        trained: the model's tokenizer and spec, without the model.
         part: the rows, at most 2,000 of a file.
         encoded: their token ids.
-        tokenizer: the model's.
     """
 
     task: Task
-    spec: object
+    trained: Trained
     part: Part
     encoded: Encoded
-    tokenizer: object
 
     @property
     def metric(self) -> str:
@@ -44,7 +43,7 @@ class HeldOut(NamedTuple):
     @property
     def source(self) -> str:
         """What the rows are, for a message."""
-        return f"{_count(self.task, self.part)} {self.task.unit} of {self.part.rows.path}"
+        return f"{len(self.task.groups(self.part.rows))} {self.task.unit} of {self.part.rows.path}"
 
     @property
     def texts(self) -> list[tuple[str, ...]]:
@@ -54,7 +53,7 @@ class HeldOut(NamedTuple):
 
     def points(self, model) -> float:
         """Returns the model's figure, in per cent where the task's figures are shares of 1."""
-        trained = Trained(self.task.to_answer(model, self.spec), self.tokenizer, self.spec)
+        trained = self.trained._replace(model=self.task.to_answer(model, self.trained.spec))
         outputs = self.encoded.compute_outputs(Predictor(trained.model), self.task.settings.eval_batch_size, None)
         answers = Answers(trained, self.part, self.encoded, outputs)
         figures = self.task.checkpoint_figures(answers)
@@ -91,13 +90,9 @@ def find(model_directory: str, tokenizer) -> HeldOut | None:
         else:
             parts = task.read("dev", BadRows(settings.bad_rows))
         part = task.match(parts[0], spec, BadRows("skip"))
-        count = _count(task, part)
+        count = len(task.groups(part.rows))
         if count > _MOST_ROWS:
             part = part.with_rows(task.take_rows(part.rows, np.arange(count) < _MOST_ROWS))
-        encoded = task.encode(part, Trained(None, tokenizer, spec))
-    return HeldOut(task, spec, part, encoded, tokenizer)
-
-
-def _count(task: Task, part: Part) -> int:
-    content = task.content(part.rows)
-    return len(task.groups(part.rows) if content is None else content.texts)
+        trained = Trained(None, tokenizer, spec)
+        encoded = task.encode(part, trained)
+    return HeldOut(task, trained, part, encoded)
