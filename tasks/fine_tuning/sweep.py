@@ -71,8 +71,7 @@ def search(task: Task, inputs: Inputs) -> tuple[Inputs, list[tuple[str, list[str
     metric = task.metric_of(watched)
     if watched.split == "validation":
         metric = f"validation_{task.stopping_metric or metric}"
-    higher_is_better = not metric.endswith("loss")
-    result = run_sweep(settings.output_dir, grid, run_one, metric, higher_is_better, shared)
+    result = run_sweep(settings.output_dir, grid, run_one, metric, shared)
     for name in _KEPT:
         source = local_copy(os.path.join(result["directory"], name))
         copy = shutil.copytree if os.path.isdir(source) else shutil.copyfile
@@ -87,12 +86,7 @@ def search(task: Task, inputs: Inputs) -> tuple[Inputs, list[tuple[str, list[str
 
 
 def run_sweep(
-    output_dir: str,
-    grid: dict[str, list],
-    run_one: Callable[[dict, str], dict],
-    metric: str,
-    higher_is_better: bool,
-    shared: dict,
+    output_dir: str, grid: dict[str, list], run_one: Callable[[dict, str], dict], metric: str, shared: dict
 ) -> dict:
     """Does every run of a grid, one after the other, and prints tables of the results.
 
@@ -103,15 +97,15 @@ def run_sweep(
         run_one: trains and evaluates: `run_one(settings, directory)`, where `settings` has a value for each name of
             `grid`. Returns the run's figures as JSON values. If it raises `InputError`, as for a diverged training, the
             error is recorded and the other runs go on.
-        metric: figure to choose by. A run without a finite value of it is never the best.
-        higher_is_better: whether the largest figure is the best. The first of equals wins.
+        metric: figure to choose by: the largest is the best, or of a loss the smallest. The first of equals wins. A run
+            without a finite value is never the best.
         shared: values that all runs have in common. A finished run with other values is refused, since it belongs to
             another sweep.
 
     Returns:
-        The best run's "best" (its settings), "name", "directory" and "metrics"; "metric", "higher_is_better"; "runs",
-        each with "name", "settings", "score", "error", "metrics"; "combinations", each with "settings" without the
-        seed, "runs", "failed", "mean", "standard_deviation", "lowest", "highest", "spread".
+        The best run's "best" (its settings), "name", "directory" and "metrics"; "metric"; "runs", each with "name",
+        "settings", "score", "error", "metrics"; "combinations", each with "settings" without the seed, "runs",
+        "failed", "mean", "standard_deviation", "lowest", "highest", "spread".
 
     Raises:
         InputError: the grid repeats a value, a directory holds another sweep's run, or no run has a finite score.
@@ -128,8 +122,8 @@ def run_sweep(
         remaining = f", about {tqdm.format_interval(rest)} left" if done else ""
         print(f"sweep: run {runs.index(run) + 1} of {len(runs)}{remaining}: {run['name']}", file=sys.stderr)
         run.update(_do_run(run, os.path.join(directory, run["name"]), run_one, metric, shared))
-        write_json(os.path.join(directory, SWEEP_FILE), _summarize(runs, metric, higher_is_better))
-    summary = _summarize(runs, metric, higher_is_better)
+        write_json(os.path.join(directory, SWEEP_FILE), _summarize(runs, metric))
+    summary = _summarize(runs, metric)
     write_json(os.path.join(directory, SWEEP_FILE), summary)
     if summary["best"] is None:
         raise InputError(_explain_failure(directory, runs, metric))
@@ -201,15 +195,15 @@ def _score(metrics: dict, metric: str) -> float | None:
     return float(value) if value is not None and math.isfinite(value) else None
 
 
-def _summarize(runs: Sequence[dict], metric: str, higher_is_better: bool) -> dict:
+def _summarize(runs: Sequence[dict], metric: str) -> dict:
     """Returns the content of sweep.json. "best" is None as long as no run has a score."""
     runs = [run for run in runs if "metrics" in run]
     scored = [run for run in runs if run["score"] is not None]
     combinations = itertools.groupby(runs, lambda run: {**run["settings"], "random_seed": None})
-    best = max(scored, key=lambda run: run["score"] if higher_is_better else -run["score"], default={})
+    sign = -1.0 if metric.endswith("loss") else 1.0
+    best = max(scored, key=lambda run: sign * run["score"], default={})
     return {
         "metric": metric,
-        "higher_is_better": higher_is_better,
         "best": best.get("settings"),
         "name": best.get("name"),
         "metrics": best.get("metrics"),

@@ -17,8 +17,8 @@ TWO_SEEDS = {**GRID, "random_seed": [7, 8]}
 class Runs:
     """Stands for the training: notes the calls, and answers by `score(settings)`, a figure or what to raise."""
 
-    def __init__(self, score):
-        self.score = score
+    def __init__(self, score, metric="accuracy"):
+        self.score, self.metric = score, metric
         self.calls = []
 
     def __call__(self, settings, directory):
@@ -26,7 +26,7 @@ class Runs:
         value = self.score(settings)
         if isinstance(value, BaseException):
             raise value
-        return {"accuracy": value, "rows": 10}
+        return {self.metric: value, "rows": 10}
 
     @property
     def names(self):
@@ -37,8 +37,8 @@ def by_settings(settings):
     return settings["learning_rate"] * 1e4 + settings["train_batch_size"] / 100 + settings["random_seed"] / 1000
 
 
-def run_sweep(directory, run_one, grid=GRID, higher_is_better=True, shared=()):
-    return sweep.run_sweep(str(directory), grid, run_one, "accuracy", higher_is_better, dict(shared))
+def run_sweep(directory, run_one, grid=GRID, shared=()):
+    return sweep.run_sweep(str(directory), grid, run_one, getattr(run_one, "metric", "accuracy"), dict(shared))
 
 
 def read_summary(directory):
@@ -59,24 +59,24 @@ def test_every_combination_is_run_from_every_seed(tmp_path):
 
 
 def test_lower_may_be_better(tmp_path):
-    result = run_sweep(tmp_path, Runs(by_settings), higher_is_better=False)
+    result = run_sweep(tmp_path, Runs(by_settings, "validation_loss"))
     assert result["best"] == {"learning_rate": 3e-5, "train_batch_size": 16, "random_seed": 7}
 
 
-@pytest.mark.parametrize("higher_is_better", [True, False])
-def test_the_first_of_equals_wins(tmp_path, higher_is_better):
-    result = run_sweep(tmp_path, Runs(lambda settings: 0.5), TWO_SEEDS, higher_is_better=higher_is_better)
+@pytest.mark.parametrize("metric", ["accuracy", "loss"])
+def test_the_first_of_equals_wins(tmp_path, metric):
+    result = run_sweep(tmp_path, Runs(lambda settings: 0.5, metric), TWO_SEEDS)
     assert result["name"] == "lr5e-05_batch16_seed7"
 
 
 @pytest.mark.parametrize("nothing", [float("nan"), float("inf"), float("-inf"), None])
-@pytest.mark.parametrize("higher_is_better", [True, False])
-def test_what_is_no_number_never_wins(tmp_path, nothing, higher_is_better):
-    runs = Runs(lambda settings: 0.2 if settings["train_batch_size"] == 32 else nothing)
-    result = run_sweep(tmp_path, runs, higher_is_better=higher_is_better)
+@pytest.mark.parametrize("metric", ["accuracy", "loss"])
+def test_what_is_no_number_never_wins(tmp_path, nothing, metric):
+    runs = Runs(lambda settings: 0.2 if settings["train_batch_size"] == 32 else nothing, metric)
+    result = run_sweep(tmp_path, runs)
     assert result["name"] == "lr5e-05_batch32_seed7"
     assert [run["score"] for run in result["runs"]] == [None, 0.2, None, 0.2]
-    again = run_sweep(tmp_path, Runs(by_settings), higher_is_better=higher_is_better)
+    again = run_sweep(tmp_path, Runs(by_settings, metric))
     assert again["best"] == result["best"] and again["combinations"] == result["combinations"]
 
 

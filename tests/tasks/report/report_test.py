@@ -396,7 +396,7 @@ def test_a_table_of_uneven_rows_is_refused(write):
 
 def test_a_sweeps_tables_are_taken(write, tmp_path):
     grid = {"learning_rate": [5e-5], "random_seed": [7, 8]}
-    result = sweep.run_sweep(str(tmp_path), grid, lambda settings, directory: {"accuracy": 0.5}, "accuracy", True, {})
+    result = sweep.run_sweep(str(tmp_path), grid, lambda settings, directory: {"accuracy": 0.5}, "accuracy", {})
     assert "accuracy of each run" in write(tables=sweep.tables(result)).text()
 
 
