@@ -131,17 +131,9 @@ def with_unlabelled(examples: Examples, more: Examples) -> Examples:
     """
     if more.rows_per_example != examples.rows_per_example:
         more = _regrouped(more, examples.rows_per_example)
-    counts = examples.num_examples, more.num_examples
-    labelled = np.full(counts[0], counts[0] / sum(counts), np.float32)
-    examples = examples._replace(labels={**examples.labels, "labelled": labelled})
-
-    def labels_of(values: dict[str, np.ndarray], own: dict[str, np.ndarray], count: int) -> dict[str, np.ndarray]:
-        none = {name: np.zeros((count, *array.shape[1:]), array.dtype) for name, array in values.items()}
-        return {**none, **{name: array for name, array in own.items() if name in values}}
-
-    labels = labels_of(examples.labels, more.labels, counts[1])
-    token_labels = labels_of(examples.token_labels, more.token_labels, len(more.token_ids))
-    return join(examples, more._replace(labels=labels, token_labels=token_labels))
+    count = examples.num_examples
+    labelled = np.full(count, count / (count + more.num_examples), np.float32)
+    return join(examples._replace(labels={**examples.labels, "labelled": labelled}), more)
 
 
 def _regrouped(examples: Examples, size: int) -> Examples:

@@ -62,19 +62,19 @@ class Examples(NamedTuple):
 
 
 def join(first: Examples, second: Examples) -> Examples:
-    """Concatenates examples whose labels have the same names; the second ones are drawn once per epoch."""
+    """Concatenates examples. The second ones are drawn once per epoch, and labels that they lack are 0."""
 
-    def append(name: str) -> dict[str, np.ndarray]:
-        values, more = getattr(first, name), getattr(second, name)
-        return {label: np.concatenate([values[label], more[label]]) for label in values}
+    def append(values: dict[str, np.ndarray], more: dict[str, np.ndarray], count: int) -> dict[str, np.ndarray]:
+        none = {name: np.zeros((count, *array.shape[1:]), array.dtype) for name, array in values.items()}
+        return {name: np.append(array, more.get(name, none[name]), axis=0) for name, array in values.items()}
 
     windows, shares = first.window_splits, first.shares
     return first._replace(
         token_ids=np.append(first.token_ids, second.token_ids),
         segment_ids=np.append(first.segment_ids, second.segment_ids),
         row_splits=_append_splits(first.row_splits, second.row_splits),
-        labels=append("labels"),
-        token_labels=append("token_labels"),
+        labels=append(first.labels, second.labels, second.num_examples),
+        token_labels=append(first.token_labels, second.token_labels, len(second.token_ids)),
         shares=None if shares is None else np.append(shares, np.ones(second.num_examples)),
         window_splits=None if windows is None else _append_splits(windows, second.window_splits),
     )
