@@ -113,16 +113,13 @@ def show_sentences(documents: Documents, predicted: Tags, losses: np.ndarray) ->
     """Returns the `shown_rows`: sentences; the worst have a wrong entity, and the largest sums of their words' losses.
 
     Args:
-        documents: with gold tags.
-        predicted: S tag lists.
+        documents: with gold tags, as IOB2.
+        predicted: S tag lists of `predict_tags`.
         losses: float, shape (N,).
     """
     gold, sentences = documents.split(documents.tags), documents.split(documents.tokens)
     sums = np.add.reduceat(losses, documents.sentence_splits[:-1])
-    is_wrong = [
-        tag_schemes.find_entities(tags) != tag_schemes.find_entities(answer)
-        for tags, answer in zip(gold, predicted, strict=True)
-    ]
+    is_wrong = [tags != answer for tags, answer in zip(gold, predicted, strict=True)]
 
     def show(row: int) -> list[tuple[str, str]]:
         marked = (mark_entities(sentences[row], tags[row]) for tags in (gold, predicted))
