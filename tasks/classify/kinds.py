@@ -15,6 +15,7 @@ from keras_bert.files import write_table
 from tasks.classify import metrics
 from tasks.fine_tuning import doubt
 from tasks.fine_tuning import metrics as shared_metrics
+from tasks.fine_tuning.columns import SEPARATORS
 from tasks.fine_tuning.encoding import label_ids
 from tasks.report.page import Score
 
@@ -147,8 +148,13 @@ class Classes(Kind):
         return spec.labels[label], predicted
 
     def write(self, path, outputs, spec, numbers):
-        logits = outputs / spec.temperature
-        shared_metrics.write_probabilities(path, logits, spec.labels, numbers, thresholds=spec.thresholds)
+        shares = np.exp(shared_metrics.log_softmax(outputs / spec.temperature))
+        least, best = spec.thresholds or [0.0] * len(spec.labels), shares.argmax(axis=1)
+        answers = (
+            spec.labels[number] if row[number] >= least[number] else NO_LABEL
+            for number, row in zip(best, shares, strict=True)
+        )
+        shared_metrics.write_answers(path, "prediction", numbers, answers, spec.labels, shares)
 
     def to_submit(self, outputs, classes, score_range):
         numbers = self.predict(outputs)
@@ -219,7 +225,11 @@ class LabelSets(Kind):
         return expected or "no label", ", ".join(f"{name} {share:.0%}" for name, share in given) or "no label"
 
     def write(self, path, outputs, spec, numbers):
-        metrics.write_label_sets(path, outputs, spec.labels, numbers, spec.thresholds)
+        """Separates the labels by a mark that none of them holds."""
+        marks = (mark for mark in SEPARATORS if not any(mark in name for name in spec.labels))
+        mark = next(marks, SEPARATORS[0])
+        answers = (mark.join(itertools.compress(spec.labels, given)) for given in self.predict(outputs, spec))
+        shared_metrics.write_answers(path, "labels", numbers, answers, spec.labels, metrics.probabilities(outputs))
 
 
 def kind_of(is_regression: bool, is_multi_label: bool) -> Kind:

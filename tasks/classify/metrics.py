@@ -6,14 +6,11 @@ Shapes: N rows, C classes.
 """
 
 import functools
-import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from keras_bert.files import write_table
 from tasks.fine_tuning import doubt
-from tasks.fine_tuning.columns import SEPARATORS
 from tasks.fine_tuning.metrics import (
     accuracy,
     class_scores,
@@ -97,31 +94,6 @@ def label_scores(
 def average_precisions(labels: np.ndarray, logits: np.ndarray) -> np.ndarray:
     """Returns the mean precision over the recalls of each label: float64, shape (C,); 0 for one that no row has."""
     return np.array([_average_precision(*columns) for columns in zip(labels.T > 0, logits.T, strict=True)])
-
-
-def write_label_sets(
-    path: str,
-    logits: np.ndarray,
-    names: Sequence[str],
-    numbers: Iterable[int],
-    thresholds: Sequence[float] | None = None,
-) -> None:
-    """Writes the columns `index`, `labels`, separated by a mark that none of them holds, and `probability_<label>`.
-
-    Args:
-        path: file to write.
-        logits: float, shape (N, C).
-        names: the C labels.
-        numbers: index of each row, N numbers.
-        thresholds: as in `choose`.
-    """
-    mark = next((mark for mark in SEPARATORS if not any(mark in name for name in names)), SEPARATORS[0])
-    rows = zip(numbers, choose(logits, thresholds), probabilities(logits), strict=True)
-    cells = (
-        [number, mark.join(itertools.compress(names, given)), *(f"{share:.6f}" for share in shares)]
-        for number, given, shares in rows
-    )
-    write_table(path, ["index", "labels", *(f"probability_{name}" for name in names)], cells)
 
 
 def probabilities(logits: np.ndarray) -> np.ndarray:

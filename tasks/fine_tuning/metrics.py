@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from keras_bert.answers.rules import NO_LABEL
 from keras_bert.files import write_table
 from tasks.report import bootstrap
 from tasks.report.page import NUM_MISTAKES, Mistake, Score
@@ -154,30 +153,20 @@ def shown_rows(losses: np.ndarray, is_wrong: np.ndarray, show: Callable[[int], l
     }
 
 
-def write_probabilities(
-    path: str,
-    logits: np.ndarray,
-    labels: Sequence,
-    numbers: Iterable[int],
-    delimiter: str = "\t",
-    thresholds: Sequence[float] | None = None,
+def write_answers(
+    path: str, column: str, numbers: Iterable[int], answers: Iterable, labels: Sequence, shares: np.ndarray
 ) -> None:
-    """Writes the columns `index`, `prediction`, and `probability_<label>` of each class.
+    """Writes the columns `index`, the answer, and `probability_<label>` of each class.
 
     Args:
-        path: file to write.
-        logits: float, shape (N, C).
-        labels: names of the C classes.
+        path: file to write; commas separate the columns of `.csv`, tabs those of any other.
+        column: name of the column of the answers.
         numbers: index of each row, N numbers.
-        delimiter: as in `write_table`.
-        thresholds: the least probability with which each class is predicted, else `NO_LABEL`; None: every class is.
+        answers: N answers.
+        labels: names of the C classes.
+        shares: their probabilities, float, shape (N, C).
     """
-    shares = np.exp(log_softmax(logits))
-    header = ["index", "prediction", *(f"probability_{label}" for label in labels)]
-    rows = zip(numbers, shares, strict=True)
-    least = [0.0] * len(labels) if thresholds is None else thresholds
-    names = (labels[row.argmax()] if row.max() >= least[row.argmax()] else NO_LABEL for row in shares)
-    cells = (
-        [number, name, *(f"{share:.6f}" for share in row)] for (number, row), name in zip(rows, names, strict=True)
-    )
-    write_table(path, header, cells, delimiter)
+    header = ["index", column, *(f"probability_{label}" for label in labels)]
+    rows = zip(numbers, answers, shares, strict=True)
+    cells = ([number, answer, *(f"{share:.6f}" for share in of_row)] for number, answer, of_row in rows)
+    write_table(path, header, cells, "," if path.endswith(".csv") else "\t")

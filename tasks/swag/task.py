@@ -153,7 +153,8 @@ class Swag(task.Task):
     def write_predictions(self, answers, output_dir):
         """Writes a CSV: index (of the row, from 0), prediction, and `probability_<number>` of each choice."""
         path, (num_rows, num_choices) = os.path.join(output_dir, "predictions.csv"), answers.outputs.shape
-        metrics.write_probabilities(path, answers.outputs, range(num_choices), range(num_rows), delimiter=",")
+        shares = np.exp(metrics.log_softmax(answers.outputs))
+        metrics.write_answers(path, "prediction", range(num_rows), shares.argmax(axis=1), range(num_choices), shares)
         return [path], {"test_rows": num_rows}
 
     def notes(self, spec):
