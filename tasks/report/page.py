@@ -255,15 +255,11 @@ def _confusion(labels: Sequence[str], counts: np.ndarray) -> dict:
 
 def most_confused(labels: Sequence[str], counts: np.ndarray) -> formatting.Table | None:
     """Returns a table of the largest counts off the diagonal, or None if all are 0."""
-    wrong = np.array(counts)
-    np.fill_diagonal(wrong, 0)
-    order = np.argsort(-wrong, axis=None, kind="stable")[:_MOST_CONFUSED]
-    pairs = [divmod(index, len(wrong)) for index in order.tolist()]
+    pairs = np.argwhere(counts).tolist()
+    wrong = Counter({(true, predicted): counts[true, predicted] for true, predicted in pairs if true != predicted})
     rows = [
-        [labels[true], labels[predicted], wrong[true, predicted]]
-        + [formatting.format_share(wrong[true, predicted], counts[true].sum())]
-        for true, predicted in pairs
-        if wrong[true, predicted]
+        [labels[true], labels[predicted], count, formatting.format_share(count, counts[true].sum())]
+        for (true, predicted), count in wrong.most_common(_MOST_CONFUSED)
     ]
     header = ["true", "predicted", "times", "of the true class"]
     return formatting.format_table("Classes confused most often", header, rows) if rows else None
