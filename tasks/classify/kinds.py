@@ -108,7 +108,7 @@ class Classes(Kind):
     def objective(self, smoothing):
         from tasks.fine_tuning.objectives import CrossEntropy
 
-        return CrossEntropy(label_smoothing=smoothing)
+        return CrossEntropy(smoothing)
 
     def predict(self, outputs, spec=None):
         return outputs.argmax(axis=-1)

@@ -27,29 +27,23 @@ class WeightedObjective(Objective):
 
 
 class CrossEntropy(WeightedObjective):
-    """Softmax cross entropy and accuracy of classes, of choices, or of tokens.
+    """Softmax cross entropy of classes, of choices, or of tokens.
 
     As in google-research/bert (run_classifier.py: create_model). Labels: `{"labels": int32 [B] or [B, S]}`, and for
     tokens, or rows of weighted classes, `"weights"`, float32 of the same shape. Outputs: float32 logits [B, C] or
     [B, S, C].
 
     Args:
-        metric: name of the accuracy.
         label_smoothing: share of the label's probability that is spread over all classes (Keras's
             `CategoricalCrossentropy`).
     """
 
-    def __init__(self, metric: str = "accuracy", label_smoothing: float = 0.0):
-        self.metric, self.label_smoothing = metric, label_smoothing
+    def __init__(self, label_smoothing: float = 0.0):
+        self.label_smoothing = label_smoothing
 
     def losses(self, outputs, labels):
         losses, share = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, outputs), self.label_smoothing
         return losses if not share else (1 - share) * losses - share * tf.reduce_mean(tf.nn.log_softmax(outputs), -1)
-
-    def metric_sums(self, outputs, labels):
-        correct = tf.equal(tf.argmax(outputs, axis=-1, output_type=tf.int32), labels["labels"])
-        weights = _weights(labels)
-        return {self.metric: (tf.reduce_sum(tf.cast(correct, tf.float32) * weights), tf.reduce_sum(weights))}
 
 
 class SigmoidCrossEntropy(WeightedObjective):

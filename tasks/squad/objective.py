@@ -5,7 +5,7 @@ Shapes: B windows of a batch, S tokens of its longest window.
 
 import tensorflow as tf
 
-from keras_bert.models.span_labeler import SpanLoss, span_accuracy
+from keras_bert.models.span_labeler import SpanLoss
 from tasks.engine.train_step import Objective
 from tasks.squad.windows import POSITIONS
 
@@ -26,19 +26,8 @@ class SpanObjective(Objective):
     name = "question_answering"
 
     def weights(self, features, labels):
-        return {self.name: _count(labels)}
+        return {self.name: tf.cast(tf.size(labels["lengths"]), tf.float32)}
 
     def sums(self, outputs, labels):
-        return {self.name: tf.reduce_sum(SpanLoss().call(_truth(labels), outputs))}
-
-    def metric_sums(self, outputs, labels):
-        return {"span_accuracy": (tf.reduce_sum(span_accuracy(_truth(labels), outputs)), _count(labels))}
-
-
-def _truth(labels) -> tf.Tensor:
-    """Returns the labels as `SpanLoss` takes them: [B, 3]."""
-    return tf.stack([labels[name] for name in (*POSITIONS, "lengths")], axis=1)
-
-
-def _count(labels) -> tf.Tensor:
-    return tf.cast(tf.size(labels["lengths"]), tf.float32)
+        truth = tf.stack([labels[name] for name in (*POSITIONS, "lengths")], axis=1)  # [B, 3], as `SpanLoss` takes it.
+        return {self.name: tf.reduce_sum(SpanLoss().call(truth, outputs))}

@@ -125,10 +125,7 @@ def test_the_loss_is_the_mean_over_windows_of_both_cross_entropies(model, exampl
     ]
     assert objective_loss(outputs, features, labels) == pytest.approx(np.mean(by_hand), rel=1e-5)
     logits = Predictor(model).compute_outputs(examples, 3, "test", per_token=True)
-    losses, is_right = score_windows(logits, examples)
-    np.testing.assert_allclose(losses, by_hand, rtol=1e-4)
-    correct, count = SpanObjective().metric_sums(tf.constant(outputs), labels)["span_accuracy"]
-    assert is_right.mean() == pytest.approx(float(correct / count))
+    np.testing.assert_allclose(score_windows(logits, examples)[0], by_hand, rtol=1e-4)
 
 
 @pytest.mark.oracle
@@ -193,8 +190,6 @@ def test_span_accuracy_counts_windows_with_both_ends_right():
     rows = [row[:length] for row, length in zip(outputs, labels["lengths"], strict=True)]
     examples = Examples(None, None, np.array([0, 4, 8, 11]), labels)
     assert score_windows(np.concatenate(rows), examples)[1].tolist() == [True, False, False]
-    correct, count = SpanObjective().metric_sums(tf.constant(outputs), labels)["span_accuracy"]
-    assert (float(correct), float(count)) == (1.0, 3.0)
 
 
 def test_an_empty_batch_weighs_nothing():
