@@ -1,7 +1,6 @@
 """Bootstrap intervals: the range of a score over other rows of the same kind.
 
-`scipy.stats.bootstrap` draws the same samples, as a test checks. But it refuses a single row, and gives no interval if
-the statistic is undefined for any sample.
+`scipy.stats.bootstrap` draws the same samples, as a test checks, but it refuses a single row.
 """
 
 from collections.abc import Callable
@@ -19,22 +18,18 @@ def interval(
 
     Args:
         statistic: maps row numbers, int64, shape (num_rows,), drawn with replacement, to the score of these rows.
-            Samples whose score is NaN are left out. A correlation, say, is undefined for equal values.
         num_rows: number of rows.
         seed: seed of the draws; the same seed, rows and statistic give the same interval.
         samples: number of draws. The ends of an interval need about 1000 (same chapter).
 
     Returns:
-        The lower and the upper end, or NaN for both if the statistic is undefined for all samples.
+        The lower and the upper end.
 
     >>> answers = np.array([True] * 80 + [False] * 20)
     >>> interval(lambda rows: answers[rows].mean(), 100)
     (0.72, 0.88)
     """
     generator = np.random.default_rng(seed)
-    values = np.array([statistic(generator.integers(0, num_rows, num_rows)) for _ in range(samples)], np.float64)
-    values = values[~np.isnan(values)]
-    if not len(values):
-        return float("nan"), float("nan")
+    values = [statistic(generator.integers(0, num_rows, num_rows)) for _ in range(samples)]
     low, high = np.quantile(values, [0.025, 0.975])
     return float(low), float(high)

@@ -78,13 +78,6 @@ def test_one_row_gives_a_point():
     assert bootstrap.interval(lambda rows: 0.25, 1) == (0.25, 0.25)
 
 
-def test_samples_without_a_value_are_left_out():
-    values = np.array([1.0, float("nan")])
-    low, high = bootstrap.interval(lambda rows: values[rows].sum(), 2, samples=50)
-    assert (low, high) == (2.0, 2.0)
-    assert np.isnan(bootstrap.interval(lambda rows: float("nan"), 3, samples=10)).all()
-
-
 def test_a_thousand_samples_of_two_thousand_rows_take_about_a_second():
     generator = np.random.default_rng(0)
     gold, predicted = generator.integers(0, 2, (2, 2000))
