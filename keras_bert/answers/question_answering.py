@@ -117,7 +117,7 @@ class SpanAnswers(WindowedAnswers):
         starts, ends = projection.characters(listed.begins, listed.ends)
         shifts = source.row_splits[:-1, tf.newaxis]
         starts, ends = (tf.where(listed.begins < 0, -1, tf.cast(at - shifts, tf.int32)) for at in (starts, ends))
-        columns = (listed.texts, starts, ends, tf.cast(listed.probabilities, tf.float32))
+        columns = (listed.texts, starts, ends, tf.cast(tf.nn.softmax(listed.scores), tf.float32))
         best = {name: tf.gather(column, place, batch_dims=1) for name, column in zip(_BEST, columns, strict=True)}
         every = dict(zip(_LISTED, columns, strict=True))
         return {**best, **every, "null_score": tf.cast(null_odds, tf.float32), "truncated": source.truncated}
