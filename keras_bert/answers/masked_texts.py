@@ -9,9 +9,8 @@ import tensorflow as tf
 
 from keras_bert.answers import text_bounds
 from keras_bert.answers.tables import Table
-from keras_bert.answers.windows import Windows, lay_out
 from keras_bert.tokenization import special_tokens
-from keras_bert.tokenization.preprocessor import BertPreprocessor
+from keras_bert.tokenization.preprocessor import BertPreprocessor, lay_out
 
 MASK = "[MASK]"
 
@@ -31,17 +30,16 @@ def encode(preprocessor: BertPreprocessor, texts: tf.Tensor) -> dict[str, tf.Ten
     texts = text_bounds.bound_texts(texts, tokenizer, len(MASK) * (longest + 1))
     pieces = special_tokens.split(texts, {MASK: tokenizer.mask_token_id})
     ids = pieces.join(tokenizer.tokenize(pieces.plain()))[:, :longest]
-    is_mask, lengths = ids.values == tokenizer.mask_token_id, ids.row_lengths()
+    is_mask, lengths = ids.values == tokenizer.mask_token_id, tf.cast(ids.row_lengths(), tf.int32)
     table = Table(tf.boolean_mask(ids.value_rowids(), is_mask), ids.nrows())
-    positions = tf.ragged.range(tf.cast(lengths, tf.int32)).values + 1  # after [CLS]
+    positions = tf.ragged.range(lengths).values + 1  # after [CLS]
     mask_positions = table(tf.boolean_mask(positions, is_mask), -1)
     width = tf.shape(mask_positions)[1]
     begins, is_special = map(pieces.texts.with_values, (pieces.spans()[0], pieces.is_special))
     begins = tf.ragged.boolean_mask(begins, is_special)
     characters = tf.pad(begins.to_tensor(-1), [[0, 0], [0, width]], constant_values=-1)[:, :width]
-    windows = Windows(tf.range(tf.size(lengths, tf.int64)), tf.zeros_like(lengths), lengths)  # one for each text
     return {
-        **lay_out(windows, ids, tokenizer).inputs,
+        **lay_out(tokenizer, [(ids.values, ids.row_starts(), lengths)]),
         "mask_positions": mask_positions,
         "characters": tf.where(mask_positions >= 0, characters, -1),
         "num_masks": table.counts,

@@ -2,7 +2,7 @@
 
 Handles all windows of a batch at once, as `tasks.squad.windows` and `tasks.text.word_windows` handle them one by one.
 
-Shapes: B texts, T tokens of all texts, W windows of all texts, Q tokens of all queries, S tokens of the longest window.
+Shapes: B texts, T tokens of all texts, W windows of all texts, S tokens of the longest window.
 """
 
 from collections.abc import Mapping
@@ -14,9 +14,8 @@ import tensorflow as tf
 from keras_bert.answers.pieces import outputs_in_pieces
 from keras_bert.answers.rules import LONG_TEXTS, MOST_TOKENS, POOLED, SPECIAL_TOKENS
 from keras_bert.answers.text_bounds import bound_texts
+from keras_bert.tokenization import preprocessor
 from keras_bert.tokenization.exact_normalizer import row_ids
-
-_MIN_LENGTH = 2  # As in `keras_bert.tokenization.preprocessor`: a width of 0 breaks slicing in models.
 
 
 class Windows(NamedTuple):
@@ -71,37 +70,20 @@ def lay_out(windows: Windows, tokens: tf.RaggedTensor, tokenizer, queries: tf.Ra
         windows: of `tokens`.
         tokens: int32 ragged [B, None], T in all.
         tokenizer: BertTokenizer; has the special tokens.
-        queries: int32 ragged [B, None], Q in all, or None.
+        queries: int32 ragged [B, None], or None.
     """
-    specials = tf.constant([tokenizer.pad_token_id, tokenizer.cls_token_id, tokenizer.sep_token_id], tf.int32)
-    values, num_tokens = tokens.values, tf.size(tokens.values, tf.int64)
+    firsts = tf.gather(tokens.row_starts(), windows.rows) + windows.starts
+    texts = [(tokens.values, firsts, tf.cast(windows.lengths, tf.int32))]
     position_0 = tf.ones_like(windows.rows)  # [W], where the piece begins.
     if queries is not None:
-        position_0 += tf.gather(queries.row_lengths(), windows.rows) + 1
-        values = tf.concat([values, queries.values], axis=0)
-    pad = tf.size(values, tf.int64)
-    lengths = position_0 + windows.lengths + 1
-    position = tf.range(tf.maximum(tf.reduce_max(lengths), _MIN_LENGTH))[tf.newaxis]  # [1, S]
-    offset = position - position_0[:, tf.newaxis]  # [W, S]
+        lengths = tf.gather(queries.row_lengths(), windows.rows)
+        query_firsts = tf.gather(queries.row_starts(), windows.rows)
+        texts = [(queries.values, query_firsts, tf.cast(lengths, tf.int32)), *texts]
+        position_0 += lengths + 1
+    inputs = preprocessor.lay_out(tokenizer, texts)
+    offset = tf.range(tf.shape(inputs["token_ids"], tf.int64)[1]) - position_0[:, tf.newaxis]  # [W, S]
     is_inside = (offset >= 0) & (offset < windows.lengths[:, tf.newaxis])
-    firsts = tf.gather(tokens.row_starts(), windows.rows) + windows.starts
-    index = tf.where(is_inside, firsts[:, tf.newaxis] + offset, pad)
-    cell_tokens = tf.where(is_inside, index, -1)
-    if queries is not None:
-        is_query = (position > 0) & (offset < -1)
-        query_base = num_tokens + tf.gather(queries.row_starts(), windows.rows) - 1
-        index = tf.where(is_query, query_base[:, tf.newaxis] + position, index)
-        index = tf.where(offset == -1, pad + 2, index)
-    index = tf.where(position == 0, pad + 1, index)
-    index = tf.where(offset == windows.lengths[:, tf.newaxis], pad + 2, index)
-    is_token = position < lengths[:, tf.newaxis]
-    is_second = is_token & (offset >= 0) if queries is not None else tf.zeros_like(is_token)
-    inputs = {
-        "token_ids": tf.gather(tf.concat([values, specials], axis=0), index),
-        "segment_ids": tf.cast(is_second, tf.int32),
-        "padding_mask": tf.cast(is_token, tf.int32),
-    }
-    return Layout(inputs, cell_tokens, firsts)
+    return Layout(inputs, tf.where(is_inside, firsts[:, tf.newaxis] + offset, -1), firsts)
 
 
 def best_cells(windows: Windows, layout: Layout, num_tokens: tf.Tensor, length_weight: float) -> tf.Tensor:

@@ -146,37 +146,51 @@ class BertPreprocessor(keras_nlp.models.Preprocessor):
         return self._pack(rows, kept)
 
     def _pack(self, rows: list[tf.RaggedTensor], kept: list[tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Lays out the rows; `kept`, int32, shape (B,), tells how many ids of each row stay.
+        """Lays out the rows; `kept`, int32, shape (B,), tells how many ids of each row stay."""
+        texts = [(row.values, row.row_starts(), length) for row, length in zip(rows, kept, strict=True)]
+        return lay_out(self.tokenizer, texts, None if self.pad_to_longest else self.sequence_length)
 
-        It takes one gather: [PAD], [CLS] and [SEP], followed by the ids of all rows, are one vector, into which every
-        cell of (B, S) gets an index. Few ops matter here: in a served graph each costs a request of few tokens some
-        microseconds.
-        """
-        tokenizer = self.tokenizer
-        specials = [tokenizer.pad_token_id, tokenizer.cls_token_id, tokenizer.sep_token_id]
-        pool = tf.concat([specials, *(row.values for row in rows)], axis=0)
-        pad, cls, sep = range(len(specials))
-        starts, ends = [], [0]  # Where the ids of each row begin, and its [SEP]: int32 (B, 1); [CLS] is at 0.
-        for length in kept:
-            starts.append(ends[-1] + 1)
-            ends.append(starts[-1] + tf.expand_dims(length, 1))
-        width = self.sequence_length
-        if self.pad_to_longest:
-            width = tf.maximum(tf.reduce_max(ends[-1]) + 1, _MIN_PADDED_LENGTH)
-        position = tf.expand_dims(tf.range(width), 0)
-        padding_mask = tf.cast(position <= ends[-1], tf.int32)
-        segment_ids = tf.zeros_like(padding_mask)
-        if len(rows) == 2:
-            segment_ids = tf.where(position >= starts[1], padding_mask, 0)
-        index, pool_starts = pad, [len(specials)]
-        for row in rows[:-1]:
-            pool_starts.append(pool_starts[-1] + tf.size(row.values))
-        # Each row's cells are filled up to its [SEP]; those of earlier rows are filled later.
-        for row, start, end, pool_start in reversed([*zip(rows, starts, ends[1:], pool_starts, strict=True)]):
-            first = tf.expand_dims(tf.cast(row.row_starts(), tf.int32), 1) + (pool_start - start)
-            index = tf.where(position < end, first + position, tf.where(position == end, sep, index))
-        token_ids = tf.gather(pool, tf.where(position == 0, cls, index))
-        return {"token_ids": token_ids, "segment_ids": segment_ids, "padding_mask": padding_mask}
+
+def lay_out(
+    tokenizer, texts: list[tuple[tf.Tensor, tf.Tensor, tf.Tensor]], width: int | None = None
+) -> dict[str, tf.Tensor]:
+    """Lays out sequences `[CLS] a [SEP]`, or `[CLS] a [SEP] b [SEP]`.
+
+    It takes one gather: [PAD], [CLS] and [SEP], followed by all ids, are one vector, into which every cell of (B, S)
+    gets an index. Few ops matter here: in a served graph each costs a request of few tokens some microseconds.
+
+    Args:
+        tokenizer: has the special tokens.
+        texts: a, or a and b: ids, int32, shape (n,); where those of each sequence begin among them, int, shape (B,);
+            how many there are, int32, shape (B,).
+        width: int, S; None: the length of the longest sequence, at least 2.
+
+    Returns:
+        As `BertPreprocessor.encode`.
+    """
+    specials = [tokenizer.pad_token_id, tokenizer.cls_token_id, tokenizer.sep_token_id]
+    pool = tf.concat([specials, *(ids for ids, _, _ in texts)], axis=0)
+    pad, cls, sep = range(len(specials))
+    starts, ends = [], [0]  # Where a and b begin, and their [SEP]: int32 (B, 1); [CLS] is at 0.
+    for _, _, length in texts:
+        starts.append(ends[-1] + 1)
+        ends.append(starts[-1] + tf.expand_dims(length, 1))
+    if width is None:
+        width = tf.maximum(tf.reduce_max(ends[-1]) + 1, _MIN_PADDED_LENGTH)
+    position = tf.expand_dims(tf.range(width), 0)
+    padding_mask = tf.cast(position <= ends[-1], tf.int32)
+    segment_ids = tf.zeros_like(padding_mask)
+    if len(texts) == 2:
+        segment_ids = tf.where(position >= starts[1], padding_mask, 0)
+    index, pool_starts = pad, [len(specials)]
+    for ids, _, _ in texts[:-1]:
+        pool_starts.append(pool_starts[-1] + tf.size(ids))
+    # The cells of each text are filled up to its [SEP]; those of an earlier text are filled later.
+    for (_, firsts, _), start, end, pool_start in reversed([*zip(texts, starts, ends[1:], pool_starts, strict=True)]):
+        first = tf.expand_dims(tf.cast(firsts, tf.int32), 1) + (pool_start - start)
+        index = tf.where(position < end, first + position, tf.where(position == end, sep, index))
+    token_ids = tf.gather(pool, tf.where(position == 0, cls, index))
+    return {"token_ids": token_ids, "segment_ids": segment_ids, "padding_mask": padding_mask}
 
 
 def _check_length(sequence_length: int) -> None:
