@@ -9,7 +9,6 @@ comparison finds the batches that need no more work.
 Shapes: B texts; T tokens, of all texts.
 """
 
-import functools
 import struct
 from collections.abc import Callable
 
@@ -51,17 +50,11 @@ class GraphTokenizer:
             "byte": _function(self._tokenize_with_bytes),
             "character": _function(self._tokenize_with_characters),
         }
-        # The rare paths are not inlined, since every op of a branch costs time, taken or not. The keys tell whether
-        # they return offsets.
+        # The rare paths are not inlined, since every op of a branch costs time, taken or not.
         place = tf.TensorSpec([None], tf.int64)
-        flat = {False: [place, tf.TensorSpec([None], tf.int32)]}
-        flat[True] = [*flat[False], place, place]
-        self._settle_rare = {
-            key: _function(self._settle_unknown, place, place, *flat[key], _noinline=True) for key in flat
-        }
-        self._tokenize_exactly = {
-            key: _function(functools.partial(self._exact_columns, key), _noinline=True) for key in flat
-        }
+        columns = [place, tf.TensorSpec([None], tf.int32), place, place]
+        self._settle_rare = _function(self._settle_unknown, place, place, *columns, _noinline=True)
+        self._tokenize_exactly = _function(self._exact_columns, _noinline=True)
 
     def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """Returns the ids of `texts`, string [B]; int32 ragged [B, None]."""
@@ -75,7 +68,7 @@ class GraphTokenizer:
 
     def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
         ids, starts, ends = self._wordpiece.tokenize_with_offsets(self._normalizer.normalize(texts))
-        return self._settle(texts, starts, ends, [ids])[0]
+        return self._settle(texts, starts, ends, [ids, starts, ends])[0]  # Of no source, the spans mean nothing.
 
     def _tokenize_with_bytes(self, texts: tf.Tensor) -> tuple[tf.RaggedTensor, ...]:
         normalized, sources = self._normalizer.normalize_with_offsets(texts)
@@ -96,14 +89,14 @@ class GraphTokenizer:
         Args:
             texts: string [B].
             starts, ends: of the tokens in the normalized texts, int64 ragged [B, None].
-            columns: ids; or ids, starts and ends in bytes of the source; each ragged [B, None].
+            columns: ids, starts and ends in bytes of the source; each ragged [B, None].
 
         Returns:
             As `columns`.
         """
         flat = tf.cond(
             tf.reduce_max(columns[0].values) >= self._marker_id,
-            lambda: self._settle_rare[len(columns) > 1](texts, starts.values, ends.values, *_flat(columns)),
+            lambda: self._settle_rare(texts, starts.values, ends.values, *_flat(columns)),
             lambda: _flat(columns),
         )
         return _ragged(flat)
@@ -115,7 +108,7 @@ class GraphTokenizer:
 
         def again():
             rows = tf.unique(*select(doubtful, row_ids(row_splits)))[0]
-            exact = self._tokenize_exactly[bool(spans)](tf.gather(texts, rows))
+            exact = self._tokenize_exactly(tf.gather(texts, rows))
             size = tf.size(texts, tf.int64)
             places = size + tf.range(tf.size(rows, tf.int64))
             order = tf.tensor_scatter_nd_update(tf.range(size), tf.expand_dims(rows, 1), places)
@@ -125,16 +118,14 @@ class GraphTokenizer:
         row_splits, ids, *spans = tf.cond(tf.reduce_any(doubtful), again, lambda: columns)
         return [row_splits, tf.where(ids == self._nowhere_id, self._unknown_id, ids), *spans]
 
-    def _exact_columns(self, with_offsets: bool, texts: tf.Tensor) -> list[tf.RaggedTensor]:
-        """Returns the ids of any texts and, if asked, their starts and ends in bytes."""
+    def _exact_columns(self, texts: tf.Tensor) -> list[tf.RaggedTensor]:
+        """Returns the ids of any texts, and their starts and ends in bytes."""
         normalized, origins = self._exact(texts)
         place = tf.range(self._limit_place, self._limit_place + 4)[:, tf.newaxis]
         # 200 characters have at most as many bytes; longer words have been replaced.
         limit = tf.constant(list(struct.pack("<i", 4 * MAX_WORD_LENGTH)), tf.uint8)
         model = tf.tensor_scatter_nd_update(self._wordpiece_model, place, limit)
         ids, starts, ends = _wordpiece_op(model).tokenize_with_offsets(normalized)
-        if not with_offsets:
-            return [ids]
         return [ids, *map(ids.with_values, origins.of(row_ids(ids.row_splits), starts.values, ends.values))]
 
 
