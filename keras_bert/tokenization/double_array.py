@@ -9,8 +9,6 @@ unit `i ^ offset(i) ^ c`, provided that the label of that unit is `c`. The bits 
 A value unit holds the value in bits 0-30 and has bit 31 set, so that no byte equals its label.
 """
 
-from collections.abc import Iterable
-
 import numpy as np
 
 _BLOCK = 256  # A child's index differs from its parent's base only in the low eight bits.
@@ -40,7 +38,7 @@ def build(entries: dict[bytes, int]) -> np.ndarray:
         for byte in key:
             node = node.setdefault(byte, {})
         node[_END] = value
-    units = _Placement(root, entries.values()).units
+    units = _Placement(root).units
     if len(units) > _MAX_OFFSET:
         raise ValueError(f"A double array has at most {_MAX_OFFSET} units. Received: entries for {len(units)}")
     return np.array(units, dtype=np.uint32)
@@ -52,7 +50,7 @@ class _Placement:
     Nodes with equal children share one base. That is safe, since the units below a base belong to no other base.
     """
 
-    def __init__(self, root: dict, values: Iterable[int]):
+    def __init__(self, root: dict):
         self.units: list[int] = []
         self._free: list[np.ndarray] = []  # For each block, bool, its units that are free
         self._unused: list[np.ndarray] = []  # and those that no node uses as its base.
@@ -60,13 +58,6 @@ class _Placement:
         self._bases: dict[tuple, int] = {}  # The base of a node by its children: label, flags, and value or base.
         self._grow()
         self._free[0][0] = False
-        for value in sorted(set(values)):  # The bases of leaves lie side by side, without a search.
-            index = len(self._bases) + 1
-            if index == len(self.units):
-                self._grow()
-            self.units[index] = value | _IS_VALUE
-            self._free[-1][index % _BLOCK] = self._unused[-1][index % _BLOCK] = False
-            self._bases[((_END, _IS_VALUE, value),)] = index
         self.units[0] = self._place(root) << 10
 
     def _grow(self) -> None:

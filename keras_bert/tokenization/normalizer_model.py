@@ -23,7 +23,7 @@ def normalizer_model(lowercase: bool) -> bytes:
 
     It is a flatbuffer table (tensorflow-text, `fast_bert_normalizer_model.fbs`) with the fields 0, bool, lower-casing;
     1, vector of uint32, a trie from UTF-8 to `0x40000000 | offset << 6 | length`; 2, int32, the value of U+0000; 3,
-    vector of bytes, the strings. Field 4, the Unicode version, is ours; readers skip unknown fields.
+    vector of bytes, the strings.
 
     Returns:
         The model, about 240 KB if `lowercase`, else 25 KB. It is built once in a process, in about 0.3 s.
@@ -36,13 +36,11 @@ def normalizer_model(lowercase: bool) -> bytes:
     builder = flatbuffers.Builder(0)
     trie_offset = builder.CreateNumpyVector(trie)
     pool_offset = builder.CreateNumpyVector(np.frombuffer(pool, dtype=np.uint8))
-    version_offset = builder.CreateString(normalizer.UNICODE_VERSION)
-    builder.StartObject(5)
+    builder.StartObject(4)
     builder.PrependBoolSlot(0, lowercase, False)
     builder.PrependUOffsetTRelativeSlot(1, trie_offset, 0)
     builder.PrependInt32Slot(2, values[b"\0"], 0)
     builder.PrependUOffsetTRelativeSlot(3, pool_offset, 0)
-    builder.PrependUOffsetTRelativeSlot(4, version_offset, 0)
     builder.Finish(builder.EndObject())
     return bytes(builder.Output())
 
