@@ -8,6 +8,7 @@ Shapes: T tokens of all texts, N words of all texts.
 """
 
 import functools
+import itertools
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -51,7 +52,7 @@ def _kinds(lowercase: bool) -> CodePointTable:
     # Beyond ASCII, normalizing puts blanks around all punctuation.
     changed = (*normalizer.code_point_map(lowercase), *range(0x80))
     kinds = {code_point: _kind(chr(code_point), lowercase) for code_point in changed}
-    kinds |= {code_point: _CJK for first, last in normalizer.CJK_RANGES for code_point in range(first, last + 1)}
+    kinds |= dict.fromkeys(itertools.chain(*normalizer.CJK_RANGES), _CJK)
     return CodePointTable(kinds)
 
 

@@ -9,6 +9,7 @@ Shapes: B texts; C characters, a number that changes from step to step.
 """
 
 import functools
+import itertools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -169,8 +170,8 @@ class CodePointTable:
 
 @functools.cache
 def _boundaries() -> CodePointTable:
-    symbols = (*normalizer.ASCII_PUNCTUATION_RANGES, *normalizer.CJK_RANGES, (0x20, 0x20))
-    return CodePointTable({cp: 1 for first, last in symbols for cp in range(first, last + 1)})
+    symbols = itertools.chain(*normalizer.ASCII_PUNCTUATION_RANGES, *normalizer.CJK_RANGES)
+    return CodePointTable(dict.fromkeys((ord(" "), *symbols), 1))
 
 
 @functools.cache

@@ -232,7 +232,7 @@ def test_every_character_is_of_the_kind_that_python_says(lowercase):
     letters = ("Lo", "Cn", "Co", "Cs")  # Most characters; of these, the CJK ones and some others.
     chars = [cp for cp in range(sys.maxunicode + 1) if cp % 97 == 0 or unicodedata.category(chr(cp)) not in letters]
     chars = [cp for cp in chars if not 0xD800 <= cp < 0xE000]
-    chars += [cp for bounds in CJK_RANGES for bound in bounds for cp in range(bound - 1, bound + 2)]
+    chars += [cp for cjk in CJK_RANGES for bound in (cjk[0], cjk[-1]) for cp in range(bound - 1, bound + 2)]
     assert raw_words._kinds(lowercase)(tf.constant(chars)).numpy().tolist() == [
         raw_words._kind(chr(cp), lowercase) for cp in chars
     ]
