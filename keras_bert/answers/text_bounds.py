@@ -20,15 +20,11 @@ MOST_BYTES, MOST_BYTES_PER_TOKEN = 65536, 256
 
 # White space, the ASCII punctuation that Unicode does not call case-ignorable, and the eight CJK blocks of
 # google-research/bert's tokenization.py.
-_PLACES = (
-    r" \t\n\r!\"#$%&()*+,\-/;<=>?@\[\\\]_{|}~"
+_AFTER_LAST_PLACE = (
+    r"[^ \t\n\r!\"#$%&()*+,\-/;<=>?@\[\\\]_{|}~"
     r"\x{3400}-\x{4DBF}\x{4E00}-\x{9FFF}\x{F900}-\x{FAFF}\x{20000}-\x{2A6DF}"
-    r"\x{2A700}-\x{2B73F}\x{2B740}-\x{2B81F}\x{2B820}-\x{2CEAF}\x{2F800}-\x{2FA1F}"
+    r"\x{2A700}-\x{2B73F}\x{2B740}-\x{2B81F}\x{2B820}-\x{2CEAF}\x{2F800}-\x{2FA1F}]+\z"
 )
-_CASE_IGNORABLE = r"'.:\^`"  # The ASCII punctuation that Unicode calls case-ignorable.
-_AFTER_LAST_PLACE = f"[^{_PLACES}]+\\z"
-_AFTER_LAST_PLACE_WITHOUT_SIGMA = f"[^{_PLACES}{_CASE_IGNORABLE}]+\\z"
-_HOLDS_SIGMA = "(?s).*\u03a3.*"
 
 
 def bound_texts(texts: tf.Tensor, tokenizer, num_tokens: int) -> tf.Tensor:
@@ -41,8 +37,7 @@ def bound_texts(texts: tf.Tensor, tokenizer, num_tokens: int) -> tf.Tensor:
     A place is safe to cut if the tokens before it do not depend on what follows. That holds after white space, after
     a CJK character (the tokenizer isolates it first of all), and after most ASCII punctuation: words never reach
     across these. One rule of the tokenizer looks ahead: lower-casing a capital sigma looks past case-ignorable
-    characters (Unicode, Final_Sigma). So apostrophe, full stop, colon, circumflex and grave accent are safe only if
-    there is no such sigma before them.
+    characters (Unicode, Final_Sigma). So apostrophe, full stop, colon, circumflex and grave accent are not safe.
 
     The algorithm takes the longest prefix within some bytes that ends at a safe place. If the prefix has `num_tokens`
     tokens, the rest of the text would be truncated anyway; if not, it looks at 4 times as many bytes. Ordinary text
@@ -78,11 +73,7 @@ def _bound_long_texts(texts: tf.Tensor, tokenizer, num_tokens: int) -> tf.Tensor
         prefixes = tf.strings.substr(originals, 0, limit)
         # Drops a character that the limit has cut in two, and other bytes that the tokenizer would drop as invalid.
         prefixes = tf.strings.unicode_transcode(prefixes, "UTF-8", "UTF-8", errors="ignore")
-        prefixes = tf.where(
-            tf.strings.regex_full_match(prefixes, _HOLDS_SIGMA),
-            tf.strings.regex_replace(prefixes, _AFTER_LAST_PLACE, ""),
-            tf.strings.regex_replace(prefixes, _AFTER_LAST_PLACE_WITHOUT_SIGMA, ""),
-        )
+        prefixes = tf.strings.regex_replace(prefixes, _AFTER_LAST_PLACE, "")
         enough = tokenizer.tokenize(prefixes).row_lengths() >= num_wanted
         bounded = tf.tensor_scatter_nd_update(bounded, rows, tf.where(enough, prefixes, originals))
         limit = limit * _GROWTH

@@ -48,9 +48,7 @@ def test_cutting_a_text_never_changes_its_first_tokens(lowercase, special):
         assert tf.reduce_mean(tf.cast(shorter, tf.float32)) > 0.3
 
 
-@pytest.mark.parametrize(
-    "text", ["word " * 200_000, "中文" * 150_000, "(!)" * 300_000, "the cat, " * 100_000, "." * 2**20]
-)
+@pytest.mark.parametrize("text", ["word " * 200_000, "中文" * 150_000, "(!)" * 300_000, "the cat, " * 100_000])
 def test_a_huge_text_is_cut_to_about_what_is_used(text):
     tokenizer = BertTokenizer(VOCABULARY)
     bounded = text_bounds.bound_texts(tf.constant([text, "short"]), tokenizer, 128)
@@ -58,7 +56,9 @@ def test_a_huge_text_is_cut_to_about_what_is_used(text):
     assert bounded[1] == "short"
 
 
-@pytest.mark.parametrize("text", ["x" * 10_000_000 + " the", " " * 10_000_000 + "the", "the\x00" + "\x00" * 10_000_000])
+@pytest.mark.parametrize(
+    "text", ["x" * 10_000_000 + " the", " " * 10_000_000 + "the", "the\x00" + "\x00" * 10_000_000, "." * 2**20]
+)
 def test_of_a_text_without_an_end_the_first_64_kib_count(text):
     tokenizer = BertTokenizer(VOCABULARY)
     bounded = text_bounds.bound_texts(tf.constant([text, "x" * 65_000 + " the cat"]), tokenizer, 128).numpy()
