@@ -12,7 +12,7 @@ from absl import logging
 from keras_nlp.tokenizers import Tokenizer
 
 from keras_bert.encoder.backbone import BertBackbone
-from keras_bert.files import write_json, write_lines
+from keras_bert.files import write_lines
 from keras_bert.presets.catalog import name_of
 from keras_bert.presets.tokenizers import decide_case, open_tokenizer
 from keras_bert.tokenization.special_tokens import SpecialTokens
@@ -27,7 +27,6 @@ else:
     _TEXT_ERROR = None
     from keras_bert.tokenization.graph_tokenizer import GraphTokenizer as _Engine
 
-CONFIG_FILE = "tokenizer.json"
 VOCABULARY_FILE = "vocabulary.txt"
 
 
@@ -207,11 +206,6 @@ class BertTokenizer(VocabularyLookup, Tokenizer):
     def load_assets(self, dir_path: str) -> None:
         """Reads what `save_assets` wrote."""
         self.set_vocabulary(os.path.join(dir_path, VOCABULARY_FILE))
-
-    def save_to_preset(self, preset_dir: str) -> None:
-        """Writes the tokenizer into a preset directory, in KerasHub's layout; other files there stay."""
-        self.save_assets(os.path.join(preset_dir, "assets", "tokenizer"))
-        write_json(os.path.join(preset_dir, CONFIG_FILE), keras.saving.serialize_keras_object(self))
 
     @classmethod
     def from_preset(cls, preset: str | os.PathLike, **kwargs) -> "BertTokenizer":
