@@ -17,7 +17,7 @@ import numpy as np
 
 from keras_bert.errors import InputError
 from keras_bert.files import parsing
-from keras_bert.formats.checkpoint import StoredTensor, check_claim, check_depth, collect, listed, shard_paths
+from keras_bert.formats.checkpoint import StoredTensor, check_claim, listed, shard_paths
 from keras_bert.formats.weight_names import POOLER, WeightSource
 
 # The order in which Keras's layers make their variables. A masked-LM head has one variable of its own, the output bias.
@@ -31,13 +31,14 @@ class WeightsFile:
 
     Attributes:
         path: str, the file or the list of shards, for messages.
+        layers: the datasets by the name of their layer, and by their number.
         num_bytes: int, what the variables take by their shapes.
     """
 
     def __init__(self, path: str):
         self.path = path
         self.num_bytes = 0
-        self._layers: dict[str, dict[str, h5py.Dataset]] = {}
+        self.layers: dict[str, dict[str, h5py.Dataset]] = {}
         self._seen: set[h5py.HLObject] = set()
 
     def add(self, group: h5py.Group, name_of_place: Callable[[str], str], name: str = "") -> None:
@@ -57,7 +58,7 @@ class WeightsFile:
             if key == "vars":
                 numbered = {number: self._follow(child, number) for number in child}
                 if numbered:
-                    self._layers.setdefault(name, {}).update(numbered)
+                    self.layers.setdefault(name, {}).update(numbered)
                 self.num_bytes += sum(getattr(array, "nbytes", 0) for array in numbered.values())
             elif key in _BETWEEN:
                 self.add(child, name_of_place, name)
@@ -74,26 +75,27 @@ class WeightsFile:
 
     def parents_of(self, layer: str) -> list[str]:
         """Lists the prefixes under which a layer is found, each empty or with its slash at the end."""
-        return [name.removesuffix(layer) for name in self._layers if name == layer or name.endswith(f"/{layer}")]
+        return [name.removesuffix(layer) for name in self.layers if name == layer or name.endswith(f"/{layer}")]
 
-    def __contains__(self, path: str) -> bool:
-        return self._find(path) is not None
+    def find(self, sources: Iterable[WeightSource], parent: str) -> dict[str, StoredTensor]:
+        """Returns the variables that it holds, by their names in the table.
 
-    def _find(self, path: str) -> h5py.Dataset | None:
-        """Returns the dataset of a variable, by the path that Keras gives it: `pooled_dense/kernel`."""
-        layer, _, variable = path.rpartition("/")
-        return self._layers.get(layer, {}).get(_NUMBERS.get(variable, ""))
+        Args:
+            sources: rows of `keras_bert.formats.weight_names`'s table, whose names are Keras's paths.
+            parent: str, the prefix of the paths, with its slash.
 
-    def check_depth(self, parent: str, num_layers: int) -> None:
-        """Raises InputError where the encoder under `parent` has layers beyond the configuration's."""
-        check_depth(self._layers, f"{parent}transformer_layer_", num_layers, self.path)
-
-    def tensor(self, path: str) -> StoredTensor:
-        """Returns a variable; its shape is () if there is something else than an array in its place."""
-        with parsing(self.path, "HDF5 file"):
-            array = self._find(path)
-            read = functools.partial(_read_array, self.path, array)
-            return StoredTensor(array.name, getattr(array, "shape", None) or (), read)
+        Returns:
+            StoredTensors; the shape is () if there is something else than an array in the place of a variable.
+        """
+        tensors = {}
+        for name in (name for source in sources for name in source.names):
+            layer, _, variable = f"{parent}{name}".rpartition("/")
+            array = self.layers.get(layer, {}).get(_NUMBERS[variable])
+            if array is not None:
+                with parsing(self.path, "HDF5 file"):
+                    read = functools.partial(_read_array, self.path, array)
+                    tensors[name] = StoredTensor(array.name, getattr(array, "shape", None) or (), read)
+        return tensors
 
 
 def _read_array(path: str, dataset: h5py.Dataset) -> np.ndarray:
@@ -179,18 +181,6 @@ def open_weights(directory: str, stem: str, name_of_place: Callable[[str], str])
                 weights.add(stack.enter_context(h5py.File(shard)), name_of_place)
         check_claim(path, weights.num_bytes, sum(map(os.path.getsize, shards)))
         yield weights
-
-
-def stored_tensors(weights: WeightsFile, sources: list[WeightSource], parent: str = "") -> dict[str, StoredTensor]:
-    """Pairs our variables with those of the file.
-
-    Args:
-        weights: an open file.
-        sources: rows of `keras_bert.formats.weight_names`'s table, whose names are Keras's paths.
-        parent: str, the prefix of the paths, with its slash.
-    """
-    names = [name for source in sources for name in source.names if parent + name in weights]
-    return collect(sources, {name: weights.tensor(parent + name) for name in names}, weights.path)[0]
 
 
 def check_whole(tensors: Mapping[str, StoredTensor], sources: Iterable[WeightSource], path: str) -> None:

@@ -13,8 +13,8 @@ from collections.abc import Callable, Collection, Iterator
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.files import read_json, read_optional_json, write_json
-from keras_bert.formats.checkpoint import Checkpoint, StoredTensor, wrong_shape
-from keras_bert.formats.keras_h5 import WeightsFile, check_whole, open_weights, stored_tensors, write_weights
+from keras_bert.formats.checkpoint import Checkpoint, StoredTensor, check_depth, collect, wrong_shape
+from keras_bert.formats.keras_h5 import WeightsFile, check_whole, open_weights, write_weights
 from keras_bert.formats.weight_names import HEADS, HEADS_LAST, KERAS_HUB, OURS, WeightSource, head_sources
 
 _MOST_CLASSES = 2**17
@@ -112,16 +112,16 @@ def open_model(
         if len(parents) != 1:
             raise InputError(f"{weights.path}: expected the weights of one {backbone}, found {len(parents)}.")
         parent = parents[0]
-        tensors = stored_tensors(weights, sources, parent)
+        available = weights.find(sources, parent)
+        tensors, _ = collect(sources, available, weights.path)
         check_whole(tensors, sources, weights.path)
-        weights.check_depth(parent, config.num_layers)
+        check_depth(weights.layers, f"{parent}transformer_layer_", config.num_layers, weights.path)
         # KerasHub's attention kernels, (H, N, D), show N; ours, (H, 3H), do not.
         expected = (config.hidden_dim, config.num_heads, config.hidden_dim // config.num_heads)
         for name in (name for source in sources if source.layout == HEADS_LAST for name in source.names):
-            shape = weights.tensor(parent + name).shape
-            if shape != expected:
+            if available[name].shape != expected:
                 by = f"{CONFIG_FILE}, num_heads {config.num_heads} among it"
-                raise wrong_shape(f"{weights.path}: {name}", expected, by, shape)
+                raise wrong_shape(f"{weights.path}: {name}", expected, by, available[name].shape)
         if os.path.isfile(os.path.join(path, "task.weights.h5")):
             of_task = open_weights(path, "task", lambda place: _NAMES.get(place, place.lstrip("_")))
             task_weights = stack.enter_context(of_task)
@@ -136,9 +136,10 @@ def open_model(
 
 def _heads(weights: WeightsFile, parent: str, config: dict) -> tuple[dict[str, StoredTensor], dict[str, dict]]:
     """Returns the tensors of the heads that stand under `parent`, in our classes or in KerasHub's, and settings."""
-    tensors = stored_tensors(weights, [source for head in HEADS for source in head_sources(OURS, head)], parent)
+    sources = [source for head in HEADS for source in head_sources(OURS, head)]
+    tensors, _ = collect(sources, weights.find(sources, parent), weights.path)
     others = [source for head in HEADS for source in head_sources(KERAS_HUB, head) if source.path not in tensors]
-    of_keras_hub = stored_tensors(weights, others, parent)
+    of_keras_hub, _ = collect(others, weights.find(others, parent), weights.path)
     settings = {}
     for task in registered(config, _MASKED_LMS):
         own = {name: task["config"].get(f"masked_lm_{name}") for name in KERAS_HUB_MASKED_LM}
