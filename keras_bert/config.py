@@ -12,36 +12,24 @@ ATTENTIONS = ("bidirectional", "left_to_right")
 LAYOUTS = ("rectangular", "unpadded", "packed")
 POOLINGS = ("mean", "cls", "max")
 
-# google-research/bert's `bert_config.json` and Hugging Face's `config.json` share these names.
-FOREIGN_TO_OURS = {
-    "vocab_size": "vocabulary_size",
-    "num_hidden_layers": "num_layers",
-    "num_attention_heads": "num_heads",
-    "hidden_size": "hidden_dim",
-    "intermediate_size": "intermediate_dim",
-    "hidden_act": "activation",
-    "hidden_dropout_prob": "dropout",
-    "attention_probs_dropout_prob": "attention_dropout",
-    "max_position_embeddings": "max_sequence_length",
-    "type_vocab_size": "num_segments",
-    "layer_norm_eps": "layer_norm_epsilon",
-    "initializer_range": "initializer_range",
-}
-_NUM_REQUIRED = 5  # Names that a configuration must have: the first of each table.
+_NAMES = (  # Ours; those of google-research/bert's and Hugging Face's BERT; those of Hugging Face's DistilBERT.
+    ("vocabulary_size", "vocab_size", "vocab_size"),
+    ("num_layers", "num_hidden_layers", "n_layers"),
+    ("num_heads", "num_attention_heads", "n_heads"),
+    ("hidden_dim", "hidden_size", "dim"),
+    ("intermediate_dim", "intermediate_size", "hidden_dim"),
+    ("activation", "hidden_act", "activation"),
+    ("dropout", "hidden_dropout_prob", "dropout"),
+    ("attention_dropout", "attention_probs_dropout_prob", "attention_dropout"),
+    ("max_sequence_length", "max_position_embeddings", "max_position_embeddings"),
+    ("initializer_range", "initializer_range", "initializer_range"),
+    ("num_segments", "type_vocab_size", None),
+    ("layer_norm_epsilon", "layer_norm_eps", None),
+)
+FOREIGN_TO_OURS = {theirs: ours for ours, theirs, _ in _NAMES}
+_DISTILBERT_TO_OURS = {theirs: ours for ours, _, theirs in _NAMES if theirs}
+_NUM_REQUIRED = 5  # Names that a configuration must have: the first of the table.
 _REQUIRED_FOREIGN = tuple(FOREIGN_TO_OURS)[:_NUM_REQUIRED]
-# DistilBERT's names at Hugging Face (transformers, configuration_distilbert.py).
-_DISTILBERT_TO_OURS = {
-    "vocab_size": "vocabulary_size",
-    "n_layers": "num_layers",
-    "n_heads": "num_heads",
-    "dim": "hidden_dim",
-    "hidden_dim": "intermediate_dim",
-    "activation": "activation",
-    "dropout": "dropout",
-    "attention_dropout": "attention_dropout",
-    "max_position_embeddings": "max_sequence_length",
-    "initializer_range": "initializer_range",
-}
 
 # "gelu" is the tanh form in google-research/bert (modeling.py:264) and the erf form at Hugging Face.
 SAME_ACTIVATIONS = {"relu": "relu", "tanh": "tanh", "linear": "linear"}
@@ -261,14 +249,5 @@ class BertConfig:
         return dataclasses.asdict(self)
 
     def replace(self, **overrides) -> "BertConfig":
-        """Returns a copy with some fields changed.
-
-        Raises:
-            InputError: a name is no field, or a value is out of range.
-        """
-        unknown = sorted(overrides.keys() - self.to_dict().keys())
-        if unknown:
-            raise InputError(
-                f"Unknown BERT setting {', '.join(unknown)}. Expected some of: {', '.join(self.to_dict())}"
-            )
+        """Returns a copy with some fields changed; raises InputError if a value is out of range."""
         return dataclasses.replace(self, **overrides)

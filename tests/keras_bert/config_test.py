@@ -158,7 +158,7 @@ def test_a_missing_key_is_named(tmp_path):
 
 
 def test_an_unknown_override_is_named():
-    with pytest.raises(InputError, match="Unknown BERT setting hidden_size"):
+    with pytest.raises(TypeError, match="unexpected keyword argument 'hidden_size'"):
         BertConfig(10, 1, 1, 8, 32).replace(hidden_size=16)
 
 
