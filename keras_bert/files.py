@@ -6,7 +6,6 @@ branch imports TensorFlow, whose errors become OSErrors, as for a local path.
 
 import contextlib
 import contextvars
-import csv
 import errno
 import functools
 import glob
@@ -495,16 +494,9 @@ def write_table(path: str, header: Sequence[str], rows: Iterable[Sequence], deli
         path: the file.
         header: names of the columns.
         rows: their values.
-        delimiter: a tab makes a TSV, which knows no quotes: a tab or line break in a value becomes a blank. A comma
-            makes a CSV, which quotes what needs it.
+        delimiter: a tab, or a comma if no value holds one. Values are not quoted: a tab or line break becomes a blank.
     """
-    if delimiter == "\t":
-        write_lines(path, ("\t".join(re.sub(r"[\t\r\n]", " ", str(cell)) for cell in row) for row in (header, *rows)))
-        return
-    with atomic_path(path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, delimiter=delimiter, lineterminator="\n")
-        writer.writerow(header)
-        writer.writerows(rows)
+    write_lines(path, (delimiter.join(re.sub(r"[\t\r\n]", " ", str(cell)) for cell in row) for row in (header, *rows)))
 
 
 def write_json(path: str, value) -> None:
