@@ -31,9 +31,7 @@ class BertSelfAttention(BertLayer):
         float, shape (T, H).
     """
 
-    def __init__(
-        self, hidden_dim: int, num_heads: int, dropout: float = 0.1, initializer_range: float = 0.02, **kwargs
-    ):
+    def __init__(self, hidden_dim: int, num_heads: int, dropout: float, initializer_range: float, **kwargs):
         super().__init__(**kwargs)
         keep_arguments(self, locals())
         self.query_key_value = self._dense(3 * hidden_dim, "query_key_value")

@@ -221,9 +221,6 @@ class LastToken(keras.layers.Layer):
     def call(self, sequence_output, padding_mask):
         return rows_at(sequence_output, last_positions(padding_mask, 1))
 
-    def compute_output_spec(self, sequence_output, padding_mask):
-        return keras.KerasTensor((None, sequence_output.shape[-1]), dtype=sequence_output.dtype)
-
 
 def _say_if_onednn_is_off() -> None:
     """Warns once if TensorFlow runs on a CPU without the flag that speeds up BERT's matrix products."""

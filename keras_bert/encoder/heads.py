@@ -74,9 +74,6 @@ class TakePositions(keras.layers.Layer):
         rows = rows_at(sequence_output, positions)
         return ops.reshape(rows, (*ops.shape(positions), sequence_output.shape[-1]))
 
-    def compute_output_spec(self, sequence_output, positions):
-        return keras.KerasTensor((*positions.shape, sequence_output.shape[-1]), dtype=sequence_output.dtype)
-
 
 @keras.saving.register_keras_serializable(package="keras_bert")
 class LastPositions(keras.layers.Layer):
@@ -94,9 +91,6 @@ class LastPositions(keras.layers.Layer):
 
     def call(self, padding_mask, first_positions):
         return last_positions(padding_mask, ops.shape(first_positions)[1])
-
-    def compute_output_spec(self, padding_mask, first_positions):
-        return keras.KerasTensor(first_positions.shape, dtype="int32")
 
 
 def last_positions(padding_mask, count):
@@ -134,9 +128,6 @@ class PoolTokens(BertLayer):
             return ops.max(ops.where(is_real, sequence_output, -1e9), axis=1)
         counts = ops.maximum(ops.sum(ops.cast(is_real, sequence_output.dtype), axis=1), 1)
         return ops.sum(ops.where(is_real, sequence_output, 0), axis=1) / counts
-
-    def compute_output_spec(self, sequence_output, padding_mask):
-        return keras.KerasTensor((sequence_output.shape[0], sequence_output.shape[-1]), dtype=self.compute_dtype)
 
 
 def rows_at(sequence_output, positions):

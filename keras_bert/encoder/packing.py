@@ -18,7 +18,7 @@ from typing import NamedTuple
 import keras
 from keras import ops
 
-from keras_bert.config import ATTENTIONS, LAYOUTS
+from keras_bert.config import LAYOUTS
 from keras_bert.encoder.layer import BertLayer
 
 # google-research/bert modeling.py:712. It is far from float16's limit (65504), and exp(-10000) is 0 in every float
@@ -154,8 +154,6 @@ class TokenLayout(BertLayer):
             raise ValueError(
                 "JAX has no shapes that follow the data, as layout='unpadded' needs. Choose 'rectangular' or 'packed'."
             )
-        if attention not in ATTENTIONS:
-            raise ValueError(f"`attention` must be one of {', '.join(ATTENTIONS)}. Received: attention={attention!r}")
         self.kind = kind
         self.attention = attention
 
