@@ -35,11 +35,10 @@ class BertTokenClassifierPreprocessor(BertPreprocessor):
     @tf.autograph.experimental.do_not_convert  # As in `encode`.
     def call(self, x, y=None, sample_weight=None):
         words = ragged_words(x)
-        pieces = self.tokenizer.tokenize(words.values)
-        features, kept = self._encode_words(words, pieces)
+        features, positions = self._encode_words(words)
         if y is None:
             return features
-        position = self._positions(words, pieces, kept).flat_values
+        position = positions.flat_values
         labels = tf.convert_to_tensor(ragged_words(y, words).flat_values)
         is_score = labels.dtype.is_floating
         labels = tf.cast(labels, tf.float32 if is_score else tf.int32)
@@ -60,22 +59,17 @@ class BertTokenClassifierPreprocessor(BertPreprocessor):
         Args:
             x: as in a call. A word that is left out has the position -1.
         """
-        words = ragged_words(x)
+        return self._encode_words(ragged_words(x))[1]
+
+    def _encode_words(self, words: tf.RaggedTensor) -> tuple[dict[str, tf.Tensor], tf.RaggedTensor]:
+        """Returns the features, and what `word_positions` does."""
         pieces = self.tokenizer.tokenize(words.values)
-        return self._positions(words, pieces, self._encode_words(words, pieces)[1])
-
-    def _encode_words(self, words: tf.RaggedTensor, pieces: tf.RaggedTensor):
-        """Returns the features, and the number of tokens kept of each sentence: int32, shape (B,)."""
-        tokens = words.with_values(pieces).merge_dims(1, 2)
+        tokens, sentence = words.with_values(pieces).merge_dims(1, 2), words.value_rowids()
         kept = tf.minimum(tf.cast(tokens.row_lengths(), tf.int32), self.sequence_length - 2)
-        return self._pack([tokens], [kept]), kept
-
-    def _positions(self, words: tf.RaggedTensor, pieces: tf.RaggedTensor, kept: tf.Tensor) -> tf.RaggedTensor:
-        before = tf.cast(pieces.row_starts(), tf.int32)  # of all sentences
-        of_row = tf.cast(words.with_values(pieces).merge_dims(1, 2).row_starts(), tf.int32)
-        position = before - tf.gather(of_row, words.value_rowids()) + 1  # after [CLS]
-        is_there = (pieces.row_lengths() > 0) & (position <= tf.gather(kept, words.value_rowids()))
-        return words.with_values(tf.where(is_there, position, -1))
+        before, of_sentence = (tf.cast(rows.row_starts(), tf.int32) for rows in (pieces, tokens))  # Of all tokens.
+        position = before - tf.gather(of_sentence, sentence) + 1  # after [CLS]
+        is_there = (pieces.row_lengths() > 0) & (position <= tf.gather(kept, sentence))
+        return self._pack([tokens], [kept]), words.with_values(tf.where(is_there, position, -1))
 
 
 @keras.saving.register_keras_serializable(package="keras_bert")
