@@ -61,10 +61,7 @@ class VocabularyLookup:
 
 
 def read_vocabulary(
-    vocabulary: str | os.PathLike | Iterable[str],
-    lowercase: bool | None = None,
-    source: str = "The vocabulary",
-    why: str = "",
+    vocabulary: str | os.PathLike | Iterable[str], lowercase: bool | None = None, source: str = "The vocabulary"
 ) -> list[str]:
     """Reads a vocabulary and checks it.
 
@@ -72,7 +69,6 @@ def read_vocabulary(
         vocabulary: path of a file with one piece a line (its number from 0 is the id), or the pieces.
         lowercase: bool, whether texts will be lower-cased; the vocabulary must suit it. None: not known yet.
         source: name of pieces that come without a file, for messages.
-        why: the reason for `lowercase`, for messages.
 
     Returns:
         The pieces in the order of their ids, without white space around them. Lines that hold only exotic white space
@@ -91,7 +87,7 @@ def read_vocabulary(
         raise InputError(f"{source}: expected at most {_MOST_PIECES:,} pieces. It is no vocabulary of a BERT.")
     pieces = [piece.strip() for piece in raw]
     _check_pieces(source, raw, pieces)
-    _check_case(source, pieces, lowercase, why)
+    check_case(source, pieces, lowercase)
     return pieces
 
 
@@ -113,8 +109,15 @@ def _check_pieces(source: str, raw: list[str], pieces: list[str]) -> None:
             raise InputError(f"{source}:{number}: the piece {piece!r} is on line {first[piece]} already. Remove one.")
 
 
-def _check_case(source: str, pieces: list[str], lowercase: bool | None, why: str) -> None:
-    """Refuses a `lowercase` that contradicts the vocabulary: every id would be valid, but the scores bad."""
+def check_case(source: str, pieces: list[str], lowercase: bool | None, why: str = "") -> None:
+    """Refuses a `lowercase` that contradicts the vocabulary: every id would be valid, but the scores bad.
+
+    Args:
+        source: name of the vocabulary, for messages.
+        pieces: of the vocabulary.
+        lowercase: bool, whether texts will be lower-cased; None: not known yet.
+        why: the reason for `lowercase`, for messages.
+    """
     case = case_of_vocabulary(pieces)
     if None in (case, lowercase) or case == lowercase:
         return

@@ -8,7 +8,7 @@ from keras_bert import formats
 from keras_bert.errors import InputError
 from keras_bert.files import absolute, exists, read_lines
 from keras_bert.presets.catalog import find_handle, located, name_of, published
-from keras_bert.vocabulary import case_of_name, case_of_vocabulary, read_vocabulary
+from keras_bert.vocabulary import case_of_name, case_of_vocabulary, check_case, read_vocabulary
 
 
 def has_tokenizer(preset: str | os.PathLike) -> bool:
@@ -76,8 +76,9 @@ def decide_case(preset: str, settings: dict, lowercase: bool | None = None) -> b
             or the settings contradict the meaning of the preset's name, and the vocabulary does not confirm them.
     """
     vocabulary = settings["vocabulary"]
-    source = f"{preset}: its vocabulary"
-    by_vocabulary = case_of_vocabulary(read_vocabulary(vocabulary, source=source))
+    source = os.fspath(vocabulary) if isinstance(vocabulary, str | os.PathLike) else f"{preset}: its vocabulary"
+    pieces = read_vocabulary(vocabulary, source=source)
+    by_vocabulary = case_of_vocabulary(pieces)
     published, by_name = _published_case(preset), case_of_preset(preset)
     if by_name is None:
         by_name = case_of_name(settings.get("place", ""))
@@ -89,7 +90,7 @@ def decide_case(preset: str, settings: dict, lowercase: bool | None = None) -> b
         "its name": by_name,
     }
     why, case = next(((why, case) for why, case in answers.items() if case is not None), ("", None))
-    read_vocabulary(vocabulary, case, source, why)
+    check_case(source, pieces, case, why)
     if None in (by_name, case) or case in (by_name, by_vocabulary) or (lowercase is not None and published is None):
         return case
     cure = f"Pass lowercase={by_name} (--do_lower_case={by_name})"
