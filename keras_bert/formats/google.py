@@ -56,7 +56,6 @@ def open_checkpoint(path: str) -> Iterator[Checkpoint]:
     if prefix is None:
         raise InputError(f"{path}: no checkpoint. Expected {CHECKPOINT_NAME}.index and its data beside {CONFIG_FILE}.")
     stored = TensorFlowCheckpoint(prefix)
-    tensorflow_files.check_vocabulary(find_vocabulary(path), config.vocabulary_size)
     available = {name: stored.tensor(name) for name in stored.shapes}
     tensors, missing = collect(encoder_sources(GOOGLE, config.num_layers), available, prefix)
     _check_complete(prefix, config.num_layers, available, missing)

@@ -12,7 +12,6 @@ from keras_bert.formats import sentence_transformers, weight_names
 from keras_bert.formats.checkpoint import Checkpoint, check_heads_follow_encoder
 from keras_bert.formats.hugging_face_files import CONFIG_FILE, SAFETENSORS_FILE
 from keras_bert.formats.hugging_face_tokenizer import SETTINGS_FILE, VOCABULARY_FILE
-from keras_bert.vocabulary import check_rows
 
 _NEEDED, _KEPT, _LEFT_OUT = "needed", "kept", "left out"
 # The class of transformers that has just these heads, and the fate of the pooler there: needed, kept if there is one,
@@ -51,7 +50,12 @@ def write(path: str, checkpoint: Checkpoint, tokenizer: dict | None) -> None:
     architecture, pooler = _architecture(checkpoint)
     check_heads_follow_encoder(checkpoint, "transformers")
     sources = _sources(checkpoint, has_pooler=checkpoint.has_pooler and pooler != _LEFT_OUT)
-    vocabulary = None if tokenizer is None else _checked_vocabulary(checkpoint, tokenizer["vocabulary"])
+    vocabulary = [] if tokenizer is None else tokenizer["vocabulary"]
+    broken = [piece for piece in vocabulary if "\n" in piece or "\r" in piece]
+    if broken:
+        raise InputError(
+            f"{checkpoint.source}: {VOCABULARY_FILE} cannot hold the piece {broken[0]!r}, of several lines."
+        )
     config = _config(checkpoint, architecture, vocabulary)
     os.makedirs(path)
     write_json(os.path.join(path, CONFIG_FILE), config)
@@ -67,7 +71,7 @@ def write(path: str, checkpoint: Checkpoint, tokenizer: dict | None) -> None:
         tensors = {name.replace("classifier.dense", "sequence_summary.summary"): part for name, part in tensors.items()}
     # Without the mark transformers refuses the file; "pt" means PyTorch's layouts.
     save_file(tensors, os.path.join(path, SAFETENSORS_FILE), metadata={"format": "pt"})
-    if vocabulary is not None:
+    if vocabulary:
         _write_tokenizer(path, vocabulary, tokenizer["lowercase"], checkpoint.config)
     if checkpoint.is_embedder:
         sentence_transformers.write(path, checkpoint)
@@ -116,9 +120,9 @@ def _sources(checkpoint: Checkpoint, has_pooler: bool) -> list[weight_names.Weig
     return sources
 
 
-def _config(checkpoint: Checkpoint, architecture: str, vocabulary: list[str] | None) -> dict:
+def _config(checkpoint: Checkpoint, architecture: str, vocabulary: list[str]) -> dict:
     # transformers excludes the embedding of this id from training.
-    padding = vocabulary.index("[PAD]") if vocabulary and "[PAD]" in vocabulary else 0
+    padding = vocabulary.index("[PAD]") if "[PAD]" in vocabulary else 0
     values = {"architectures": [architecture], **checkpoint.config.to_hugging_face(), "pad_token_id": padding}
     for head in checkpoint.heads:
         if head in ("masked_lm", "embedding"):
@@ -146,16 +150,6 @@ def _label_values(checkpoint: Checkpoint, bias: str, count: int) -> dict:
         "id2label": {str(index): label for index, label in enumerate(labels)},
         "label2id": {label: index for index, label in enumerate(labels)},
     }
-
-
-def _checked_vocabulary(checkpoint: Checkpoint, vocabulary: list[str]) -> list[str]:
-    check_rows(checkpoint.source, len(vocabulary), checkpoint.config.vocabulary_size)
-    broken = [piece for piece in vocabulary if "\n" in piece or "\r" in piece]
-    if broken:
-        raise InputError(
-            f"{checkpoint.source}: {VOCABULARY_FILE} cannot hold the piece {broken[0]!r}, of several lines."
-        )
-    return vocabulary
 
 
 def _write_tokenizer(path: str, vocabulary: list[str], lowercase: bool, config: BertConfig) -> None:

@@ -39,7 +39,6 @@ def open_checkpoint(path: str) -> Iterator[Checkpoint]:
     stored = TensorFlowCheckpoint(find_prefix(path))
     variables = find_variables(stored)
     config = _written_config(path) or config_of_shapes(variables)
-    tensorflow_files.check_vocabulary(find_vocabulary(path), config.vocabulary_size)
     yield Checkpoint("model_garden", path, config, stored_tensors(stored, variables, config))
 
 

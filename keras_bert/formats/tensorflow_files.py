@@ -24,7 +24,6 @@ import numpy as np
 from keras_bert.errors import InputError, first_line
 from keras_bert.files import MOST_TEXT, check_size, parsing, read_lines
 from keras_bert.formats.checkpoint import StoredTensor, check_claim
-from keras_bert.vocabulary import check_rows
 
 OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"  # TensorFlow's name for the tensor with the graph of objects.
 STATE_FILE = "checkpoint"
@@ -96,16 +95,6 @@ def find_vocabulary(path: str) -> str | None:
     """Returns the path of `vocab.txt` beside a checkpoint that is named by directory or prefix, or None."""
     file = os.path.join(directory_of(path), VOCABULARY_FILE)
     return file if os.path.isfile(file) else None
-
-
-def check_vocabulary(file: str | None, rows: int) -> None:
-    """Compares a vocabulary, if there is one, with the rows of the token table.
-
-    Raises:
-        InputError: it has more pieces than the table rows.
-    """
-    if file:
-        check_rows(file, sum(1 for _ in read_lines(file, MOST_TEXT)), rows)
 
 
 class TensorFlowCheckpoint:

@@ -15,7 +15,7 @@ from keras_bert.errors import InputError
 from keras_bert.formats.checkpoint import Checkpoint
 from keras_bert.formats.model_garden import config_of_shapes, stored_tensors
 from keras_bert.formats.model_garden_graph import Variables, find_variables, read_object_graph
-from keras_bert.formats.tensorflow_files import TensorFlowCheckpoint, check_vocabulary, search
+from keras_bert.formats.tensorflow_files import TensorFlowCheckpoint, search
 
 GRAPH_FILE = "saved_model.pb"
 _SETTINGS_FILES = ("keras_metadata.pb", GRAPH_FILE)  # Written by TensorFlow 2.5 and later, and by earlier versions.
@@ -36,7 +36,6 @@ def open_checkpoint(path: str) -> Iterator[Checkpoint]:
     stored = _open_variables(path)
     variables = find_variables(stored)
     config = _config(path, variables)
-    check_vocabulary(_find_vocabulary(path), config.vocabulary_size)
     yield Checkpoint("tf_hub", path, config, stored_tensors(stored, variables, config))
 
 
@@ -63,17 +62,11 @@ def _config(path: str, variables: Variables) -> BertConfig:
 
 
 def read_tokenizer(path: str) -> dict | None:
-    vocabulary = _find_vocabulary(path) if matches(path) else None
-    if vocabulary is None:
+    vocabularies = glob.glob(os.path.join(glob.escape(path), "assets", "*.txt"))  # Under the exported file's name.
+    if not matches(path) or len(vocabularies) != 1:
         return None
     stored = _open_variables(path)
     variable = read_object_graph(stored).children.get("do_lower_case")
     is_there = variable is not None and stored.shapes.get(variable.key) == ()
     lowercase = bool(stored.read(variable.key)) if is_there else None
-    return {"vocabulary": vocabulary, "lowercase": lowercase}
-
-
-def _find_vocabulary(path: str) -> str | None:
-    """Returns the vocabulary, which keeps the name of the exported file, or None."""
-    paths = glob.glob(os.path.join(glob.escape(path), "assets", "*.txt"))
-    return paths[0] if len(paths) == 1 else None
+    return {"vocabulary": vocabularies[0], "lowercase": lowercase}

@@ -138,7 +138,7 @@ def preset(tmp_path_factory):
     return place
 
 
-@pytest.mark.parametrize("module", [keras_preset, hugging_face])
+@pytest.mark.parametrize("module", [keras_preset, hugging_face, google])
 def test_more_pieces_than_rows(tmp_path, module):
     place = tmp_path / "toy"
     checkpoint = checkpoint_of(BertBackbone(**TINY, max_sequence_length=16))

@@ -332,16 +332,10 @@ def test_heads_of_another_width_are_refused(tmp_path, cls, head, outputs):
     assert os.listdir(tmp_path) == ["in"]
 
 
-@pytest.mark.parametrize(
-    ("pieces", "message"),
-    [
-        ([f"a{index}" for index in range(101)], "101 pieces in the vocabulary, 100 rows in the token table"),
-        ([*PIECES, "two\nlines"], r"vocab.txt cannot hold the piece 'two\\nlines'"),
-    ],
-)
-def test_a_vocabulary_that_does_not_fit_is_refused(tmp_path, pieces, message):
+def test_a_piece_of_several_lines_is_refused(tmp_path):
     random_model("BertModel").save_pretrained(tmp_path / "in")
-    with pytest.raises(InputError, match=message):
+    pieces = [*PIECES, "two\nlines"]
+    with pytest.raises(InputError, match=r"vocab.txt cannot hold the piece 'two\\nlines'"):
         write_again(tmp_path / "in", tmp_path / "out", tokenizer={"vocabulary": pieces, "lowercase": True})
     assert os.listdir(tmp_path) == ["in"]
 

@@ -180,9 +180,6 @@ def test_a_damaged_graph_of_objects(copy):
 
 def test_vocabularies(copy):
     vocabulary = copy / "assets" / "vocab.txt"
-    vocabulary.write_text("\n".join([*official.VOCABULARY, "z"]) + "\n")
-    with pytest.raises(InputError, match="vocab.txt: 31 pieces in the vocabulary, 30 rows in the token table"):
-        BertBackbone.from_preset(str(copy))
     vocabulary.rename(copy / "assets" / "30k-clean.model")  # SentencePiece's.
     assert tf_hub.read_tokenizer(str(copy)) is None
     assert tf_hub.read_tokenizer(str(copy / "variables")) is None
