@@ -124,7 +124,10 @@ class Explanations(Answers):
     def _find_words(self, texts: Tensors, encoded: Tensors) -> tuple[Places, dict[str, tf.Tensor]]:
         """Returns the positions of the words that the model reads, text after text, and the columns listed for them."""
         tokenizer, longest = self.preprocessor.tokenizer, self.preprocessor.sequence_length
-        limits, listed = _text_limits(encoded, len(texts)), []
+        # The positions of [CLS], of the [SEP] after the first text, and of the last [SEP]: int64 [B] each.
+        last = tf.cast(tf.reduce_sum(encoded["padding_mask"], axis=1) - 1, tf.int64)
+        limits = [tf.zeros_like(last), last - tf.cast(tf.reduce_sum(encoded["segment_ids"], axis=1), tf.int64), last]
+        listed = []
         for number, (text, begin, limit) in enumerate(zip(texts.values(), limits, limits[1:], strict=False)):
             source = SourceText(text, tokenizer, longest - SPECIAL_TOKENS, most_bytes(longest))
             words = find_words(source, tokenizer.lowercase)
@@ -221,11 +224,3 @@ class GradientExplanations(Explanations):
 
 
 METHODS = {"integrated_gradients": GradientExplanations, "leave_out": LeaveOutExplanations}
-
-
-def _text_limits(encoded: Tensors, num_texts: int) -> list[tf.Tensor]:
-    """Returns the position of [CLS], and of the [SEP] after each text: int64 [B] each."""
-    ends = tf.cast(tf.reduce_sum(encoded["padding_mask"], axis=1) - 1, tf.int64)
-    if num_texts == 1:
-        return [tf.zeros_like(ends), ends]
-    return [tf.zeros_like(ends), ends - tf.cast(tf.reduce_sum(encoded["segment_ids"], axis=1), tf.int64), ends]

@@ -69,11 +69,8 @@ class SequenceAnswers(Answers):
     def encode_in_graph(self, texts: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """Encodes texts, `text_inputs` by name, to the model's inputs, int32 [B, S], as long as the longest."""
         tokenizer, length = self.preprocessor.tokenizer, self.preprocessor.sequence_length
-        bounded = {
-            name: text_bounds.bound_texts(tf.reshape(text, [-1]) if self.text_inputs[name] else text, tokenizer, length)
-            for name, text in texts.items()
-        }
-        return self.pack(bounded)
+        flat = {name: tf.reshape(text, [-1]) for name, text in texts.items()}
+        return self.pack({name: text_bounds.bound_texts(text, tokenizer, length) for name, text in flat.items()})
 
     def pack(self, texts: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """Encodes flat columns of texts, truncated to the preprocessor's length, to the model's inputs."""
