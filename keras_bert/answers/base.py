@@ -6,7 +6,7 @@ Shapes: B batch, S sequence.
 import abc
 import functools
 import reprlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import keras
@@ -162,8 +162,8 @@ class Answers(abc.ABC):
             row = dict(zip(plain, values, strict=True))
             yield {name: value[: row[count]] if name in filled else value for name, value in row.items()}
 
-    def check_labels(self, labels: list[str]) -> None:
-        """Checks that there is a label for each of the model's outputs.
+    def check_labels(self, labels: list[str], thresholds: Sequence[float] | None = None) -> None:
+        """Checks that there is a label for each of the model's outputs, and a threshold for each, if there is any.
 
         Raises:
             ValueError: there are more or fewer.
@@ -173,6 +173,8 @@ class Answers(abc.ABC):
             raise ValueError(
                 f"`labels` must name each of the model's outputs. Received: {count} labels, {outputs} outputs"
             )
+        if thresholds is not None and np.shape(thresholds) != (count,):
+            raise ValueError(f"`thresholds` must be one for each label. Received: {thresholds=}, {labels=}")
 
 
 def gives_logits(model: keras.Model, activation: Callable = keras.activations.softmax) -> bool:

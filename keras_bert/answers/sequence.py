@@ -6,7 +6,6 @@ Shapes: B batch, S sequence, C classes, K choices.
 from collections.abc import Mapping, Sequence
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from keras_bert.answers import text_bounds
@@ -118,8 +117,7 @@ class ClassAnswers(BestOfAnswers):
         super().__init__(model, preprocessor, num_texts, **settings)
         if len(set(labels)) != len(labels) or len(labels) < 2:
             raise ValueError(f"`labels` must be at least two different names. Received: labels={labels}")
-        self.check_labels(labels)
-        check_thresholds(labels, thresholds)
+        self.check_labels(labels, thresholds)
         if not temperature > 0.0 or (temperature != 1.0 and not gives_logits(model)):
             raise ValueError(f"`temperature` must be above 0, and 1.0 without logits. Received: {temperature=}")
         if thresholds is not None and NO_LABEL in labels:
@@ -136,16 +134,6 @@ class ClassAnswers(BestOfAnswers):
             is_sure = answer["score"] >= tf.gather(tf.constant(self.thresholds, tf.float32), choice)
             label = tf.where(is_sure, label, NO_LABEL)
         return {"label": label, **answer}
-
-
-def check_thresholds(labels: list[str], thresholds: Sequence[float] | None) -> None:
-    """Checks that there is a threshold for each label, if there is any.
-
-    Raises:
-        ValueError: there are more or fewer.
-    """
-    if thresholds is not None and np.shape(thresholds) != (len(labels),):
-        raise ValueError(f"`thresholds` must be one for each label. Received: {thresholds=}, {labels=}")
 
 
 class LabelSetAnswers(SequenceAnswers):
@@ -177,8 +165,7 @@ class LabelSetAnswers(SequenceAnswers):
         **settings,
     ):
         super().__init__(model, preprocessor, num_texts, **settings)
-        self.check_labels(labels)
-        check_thresholds(labels, thresholds)
+        self.check_labels(labels, thresholds)
         self.labels, self.thresholds = labels, thresholds or [0.5] * len(labels)
         is_logits = gives_logits(model, keras.activations.sigmoid)
         self.token_outputs = {"probabilities": TokenOutput(("classes",), sigmoid=is_logits)}
