@@ -517,13 +517,10 @@ def read_json(path: str, most_bytes: int | None = MOST_TEXT):
     text = "\n".join(line for _, line in read_lines(path, most_bytes))
     try:
         return json.loads(text)
-    except json.JSONDecodeError as error:
-        raise InputError(
-            f"{path}:{error.lineno}: not valid JSON ({error.msg}). Correct the file or fetch it again."
-        ) from error
     except (RecursionError, ValueError) as error:  # Python refuses to convert numbers of thousands of digits.
-        reason = "nested too deeply" if isinstance(error, RecursionError) else error
-        raise InputError(f"{path}: not valid JSON ({reason}). Correct the file or fetch it again.") from error
+        place = f"{path}:{error.lineno}" if isinstance(error, json.JSONDecodeError) else path
+        reason = "nested too deeply" if isinstance(error, RecursionError) else getattr(error, "msg", error)
+        raise InputError(f"{place}: not valid JSON ({reason}). Correct the file or fetch it again.") from error
 
 
 def read_optional_json(path: str):
