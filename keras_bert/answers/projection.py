@@ -14,17 +14,15 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 import tensorflow_text as tf_text
-from tensorflow_text.core.pybinds import pywrap_fast_wordpiece_tokenizer_model_builder as wordpiece_builder
 
 from keras_bert.answers.source_text import SourceText, cut_texts
 from keras_bert.tokenization.exact_normalizer import ExactNormalizer, bisect, row_ids
-from keras_bert.tokenization.graph_tokenizer import as_constant
+from keras_bert.tokenization.graph_tokenizer import NO_PIECE, as_constant, wordpiece_model, wordpiece_op
 from keras_bert.tokenization.normalizer_model import MARKER, normalizer_model
 
 # As in `tasks.squad.text`: the narrow no-break space counts, other Unicode white space does not.
 _BLANKS = tuple(map(ord, " \t\r\n\u202f"))
 _BLANK_BIT = 1 << 21  # Above every code point.
-_NO_PIECE = "[\x01]"  # Never in a normalized text.
 _NO_LIMIT = 2**31 - 1
 _HOLDS_MARKER = f"(?s).*{MARKER}.*"
 
@@ -56,9 +54,7 @@ class WordSplitter:
         self._normalizer = tf_text.FastBertNormalizer(model_buffer=as_constant(normalizer_model(lowercase)))
         self._exact = ExactNormalizer(lowercase, self._normalizer.normalize, replaces_long_words=False)
         # A word that no piece matches becomes one token. (The op requires at least one piece.)
-        pieces = [MARKER, _NO_PIECE]
-        model = wordpiece_builder.build_fast_wordpiece_model(pieces, _NO_LIMIT, "##", _NO_PIECE, False, False)
-        self._splitter = tf_text.FastWordpieceTokenizer(model_buffer=as_constant(model), token_out_type=tf.int32)
+        self._splitter = wordpiece_op(as_constant(wordpiece_model([MARKER, NO_PIECE], _NO_LIMIT)))
 
     def __call__(self, texts: tf.Tensor) -> NormalizedWords:
         """Splits `texts`, string [B]."""

@@ -21,7 +21,7 @@ from keras_bert.tokenization import normalizer
 from keras_bert.tokenization.exact_normalizer import MAX_WORD_LENGTH, NOWHERE, ExactNormalizer, bisect, row_ids, select
 from keras_bert.tokenization.normalizer_model import MARKER, normalizer_model
 
-_NO_PIECE = f"[{NOWHERE}]"  # The op's result for words that no pieces match.
+NO_PIECE = f"[{NOWHERE}]"  # The op's result for words that no pieces match.
 _MAX_BYTES_FIELD = 4  # Number of `max_bytes_per_token` in tensorflow-text's `fast_wordpiece_tokenizer_model.fbs`.
 
 
@@ -40,10 +40,10 @@ class GraphTokenizer:
         self._unknown_id = max(index for index, piece in enumerate(pieces) if piece == "[UNK]")
         self._normalizer = tf_text.FastBertNormalizer(model_buffer=as_constant(normalizer_model(lowercase)))
         self._exact = ExactNormalizer(lowercase, self._normalizer.normalize)
-        model = _wordpiece_model([*_pieces_for_op(pieces), MARKER, _NO_PIECE])
+        model = wordpiece_model([*_pieces_for_op(pieces), MARKER, NO_PIECE], MAX_WORD_LENGTH)
         self._limit_place = _place_of_limit(model)
         self._wordpiece_model = as_constant(model)
-        self._wordpiece = _wordpiece_op(self._wordpiece_model)
+        self._wordpiece = wordpiece_op(self._wordpiece_model)
         # As functions, they run as one graph each in an eager call, and are inlined elsewhere.
         self._functions = {
             "ids": _function(self._tokenize),
@@ -125,7 +125,7 @@ class GraphTokenizer:
         # 200 characters have at most as many bytes; longer words have been replaced.
         limit = tf.constant(list(struct.pack("<i", 4 * MAX_WORD_LENGTH)), tf.uint8)
         model = tf.tensor_scatter_nd_update(self._wordpiece_model, place, limit)
-        ids, starts, ends = _wordpiece_op(model).tokenize_with_offsets(normalized)
+        ids, starts, ends = wordpiece_op(model).tokenize_with_offsets(normalized)
         return [ids, *map(ids.with_values, origins.of(row_ids(ids.row_splits), starts.values, ends.values))]
 
 
@@ -196,13 +196,14 @@ def as_constant(buffer: bytes) -> tf.Tensor:
         return tf.constant(np.frombuffer(buffer, dtype=np.uint8))
 
 
-def _wordpiece_op(model: tf.Tensor) -> tf_text.FastWordpieceTokenizer:
+def wordpiece_op(model: tf.Tensor) -> tf_text.FastWordpieceTokenizer:
+    """Returns the op that splits normalized texts into the pieces of a model, uint8."""
     return tf_text.FastWordpieceTokenizer(model_buffer=model, token_out_type=tf.int32)
 
 
-def _wordpiece_model(pieces: list[str]) -> bytes:
-    """Builds the op's model; words of more than 200 bytes, and those that no pieces match, become `_NO_PIECE`."""
-    return wordpiece_builder.build_fast_wordpiece_model(pieces, MAX_WORD_LENGTH, "##", _NO_PIECE, False, False)
+def wordpiece_model(pieces: list[str], max_bytes: int) -> bytes:
+    """Builds the op's model; words of more than `max_bytes`, and those that no pieces match, become `NO_PIECE`."""
+    return wordpiece_builder.build_fast_wordpiece_model(pieces, max_bytes, "##", NO_PIECE, False, False)
 
 
 def _place_of_limit(model: bytes) -> int:
