@@ -18,7 +18,6 @@ from keras_bert.errors import InputError
 from tasks.classify.data import Table
 from tasks.classify.task import Classify, ClassifySettings, ClassifySpec
 from tasks.convert.run import ConversionSettings, convert
-from tasks.fine_tuning import metrics
 from tasks.fine_tuning.examples import Examples
 from tasks.fine_tuning.task import Answers, Encoded, Part, Trained
 
@@ -192,7 +191,6 @@ def test_thresholds_need_a_label_for_each():
         model.answer("cat", thresholds=[0.5])
     with pytest.raises(ValueError, match="`temperature` must be above 0"):
         model.answer("cat", temperature=0.0)
-    assert metrics.NO_LABEL == NO_LABEL
 
 
 def test_several_labels_have_a_threshold_each(tmp_path):
