@@ -23,7 +23,6 @@ from scipy.special import log_softmax
 
 from keras_bert.presets import weights
 from tasks.engine.build_trainer import build_trainer
-from tasks.engine.strategy import needs_static_shapes
 from tasks.fine_tuning import start
 from tasks.fine_tuning.encoding import encode_texts
 from tasks.fine_tuning.examples import Examples, Predictor, join, make_train_dataset
@@ -129,7 +128,7 @@ class _Candidates:
         changes = {"optimizer": "adamw", "learning_rate": _RATE, "gradient_accumulation_steps": 1}
         changes["jit_compile"] = False  # It would compile each length anew.
         with self._strategy.scope():
-            model = self.model if needs_static_shapes(self._strategy) else start.with_layout(self.model, "unpadded")
+            model = start.with_layout(self.model, "unpadded")
             outputs = keras.Model(model.input, [model.output, model.get_layer("pool_tokens").output])
 
         def make_dataset(step: int) -> tf.data.Dataset:

@@ -22,6 +22,7 @@ _LINES_OF_A_ROW = 100  # Most lines of the first row of a CSV file, to tell the 
 NUMBER_CURE = "Write it in the digits 0 to 9, such as -1.5 or 2e-3, up to 3.4e38, or remove the row."
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _LARGEST = 3.4028234663852886e38  # The largest float32.
+has_half_pair = re.compile("[\ud800-\udfff]").search
 
 
 class Broken(Exception):  # noqa: N818  (describes a row)
@@ -137,11 +138,14 @@ def check_text(name: str, value: Any, expected: str = "a text", may_be_empty: bo
     """Returns the value of the column `name` unchanged.
 
     Raises:
-        Broken: it is not a string, or only white space although it may not be empty.
+        Broken: it is not a string, holds half of a surrogate pair (JSON can write one), or is only white space although
+            it may not be empty.
     """
     if not isinstance(value, str):
         received = "nothing (null)" if value is None else f"{type(value).__name__} {value!r}"
         raise Broken(f"column {name!r}: expected {expected}, found {received}. Correct it or remove the row.")
+    if has_half_pair(value):
+        raise Broken(f"column {name!r} has half of a surrogate pair, which is no character. Write the pair.")
     if not may_be_empty and not value.strip():
         raise Broken(f"column {name!r} is empty. Fill it or remove the row.")
     return value

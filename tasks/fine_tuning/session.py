@@ -112,7 +112,8 @@ class Session:
         start.check_encoder(origin, settings, spec.sequence_length, tokenizer.vocabulary_size())
         self.trained = task.prepare(origin, Trained(None, tokenizer, spec))
         encoded = self._encode(train)
-        remove_path(os.path.join(self.output_dir, DOUBTFUL_FILE))  # It belongs to an earlier training.
+        if self._workers.is_chief:
+            remove_path(os.path.join(self.output_dir, DOUBTFUL_FILE))  # It belongs to an earlier training.
         if method != "off" and self._train_on_few(method, origin, encoded, strategy):
             return
         if "data_doubtful_labels" not in self._few_labels and getattr(settings, "find_wrong_labels", False):
@@ -172,7 +173,8 @@ class Session:
         self._few_labels["data_doubtful_labels"] = len(rows)
         if not rows:
             return
-        write_table(os.path.join(self.output_dir, DOUBTFUL_FILE), _DOUBTFUL_COLUMNS, rows)
+        if self._workers.is_chief:
+            write_table(os.path.join(self.output_dir, DOUBTFUL_FILE), _DOUBTFUL_COLUMNS, rows)
         place, label, other, *_ = rows[0]
         caption = f"Likely wrong labels: {len(rows)} of {len(labels)}"
         print(f"{caption}, the first at {place} ({label}, more likely {other}). {DOUBTFUL_FILE} lists them.")

@@ -65,8 +65,10 @@ class FineTuningSettings(TrainingSettings, StartSettings):
 
     output_dir: str = changeable(dataclasses.MISSING, "Directory for metrics, report, model and checkpoints.")
     train_file: str | None = changeable(None, "Training file.")
-    do_train: bool = changeable(False, "Train the model; default with --train_file: train and evaluate.")
-    do_eval: bool = changeable(False, "Evaluate the model.")
+    do_train: bool | None = changeable(
+        None, "Train the model; default where --train_file is given, and no stage is: train and evaluate."
+    )
+    do_eval: bool | None = changeable(None, "Evaluate the model.")
     do_predict: bool = changeable(False, "Write predictions.")
     max_seq_length: int | None = setting(128, "Longest sequence in tokens.", at_least=4)
     num_train_epochs: float | None = setting(
@@ -145,9 +147,10 @@ class FineTuningSettings(TrainingSettings, StartSettings):
         if self.optimizer is None:
             # Without bias correction some fine-tunings on few rows fail (Zhang et al., arXiv:2006.05987).
             object.__setattr__(self, "optimizer", "bert-2018" if self.bert_config_file else "adamw")
-        if self.train_file and not (self.do_train or self.do_eval or self.do_predict):
-            object.__setattr__(self, "do_train", True)
-            object.__setattr__(self, "do_eval", True)
+        is_default = bool(self.train_file) and not self.splits
+        for name in ("do_train", "do_eval"):
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, is_default)
         names_dev = any(getattr(self, name, None) for name in _DEV_SOURCES)
         if self.do_train and self.do_eval and not self.dev_share and not names_dev:
             object.__setattr__(self, "dev_share", HELD_OUT)

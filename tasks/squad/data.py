@@ -1,13 +1,12 @@
 """Questions, contexts and answers in the JSON of SQuAD 1.1 and 2.0. This module does not import TensorFlow."""
 
-import re
 import zlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from keras_bert.errors import InputError
 from keras_bert.files import read_object
-from tasks.fine_tuning.rows import Broken
+from tasks.fine_tuning.rows import Broken, has_half_pair
 from tasks.squad.text import find_answer, split_context
 from tasks.text.bad_rows import BadRows
 
@@ -48,9 +47,6 @@ class Questions(NamedTuple):
         for question in self.questions:
             total = zlib.crc32(repr(question[:-1]).encode(), total)  # All but `where`, which names the file.
         return total
-
-
-_has_half_pair = re.compile("[\ud800-\udfff]").search
 
 
 def read_squad(path: str, *, with_answers: bool, version_2_with_negative: bool, bad_rows: BadRows) -> list[Question]:
@@ -184,7 +180,7 @@ def _text(raw: dict, key: str) -> str:
     if not isinstance(value, str) or not value.strip():
         description = "an empty text" if isinstance(value, str) else _name(value)
         raise Broken(f'expected a text as "{key}", found {description}.')
-    if _has_half_pair(value):
+    if has_half_pair(value):
         raise Broken(f'half of a surrogate pair in "{key}", which is no character. Write the pair or remove it.')
     return value
 

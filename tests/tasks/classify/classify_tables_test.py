@@ -123,6 +123,7 @@ BROKEN_ROWS = [
     ("x.jsonl", '{"text": "a", "label": 1}\n{"text": "b"}\n', "x.jsonl:2: no key 'label' in the object. Keys there:"),
     ("x.jsonl", '{"text": "a", "label": 1}\n{"text": 7, "label": 1}\n', "x.jsonl:2: column 'text': expected a text"),
     ("x.jsonl", '{"text": "a", "label": 1}\n{"text": "b", "label": null}\n', "x.jsonl:2: column 'label' is empty"),
+    ("x.jsonl", '{"text": "a", "label": 1}\n{"text": "\\ud83d", "label": 1}\n', "x.jsonl:2: column 'text' has half"),
     ("x.jsonl", '{"text": "a", "label": 1}\n{"text": "b", "label": [1]}\n', "x.jsonl:2: column 'label': expected a"),
 ]
 

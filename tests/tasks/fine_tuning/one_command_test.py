@@ -53,6 +53,8 @@ def parse(task, *more: str):
         (["--train_file=x", "--do_train"], "do_train", 0.0),
         (["--train_file=x", "--DEV=y"], "do_train do_eval", 0.0),
         (["--train_file=x", "--do_train", "--do_eval", "--DEV=y"], "do_train do_eval", 0.0),
+        (["--train_file=x", "--nodo_eval"], "do_train", 0.0),
+        (["--train_file=x", "--nodo_train", "--DEV=y"], "do_eval", 0.0),
         (["--train_file=x", "--do_predict"], "do_predict", 0.0),
         (["--DEV=x", "--do_eval"], "do_eval", 0.0),
         ([], "", 0.0),
