@@ -23,7 +23,7 @@ from keras_bert.files import is_directory, keep_copies, read_optional_json
 from keras_bert.presets import catalog, tokenizers, weights
 from keras_bert.tokenization.preprocessor import BertPreprocessor
 
-_OF_ANY_LENGTH = {"num_texts", "long_text", "temperature", "thresholds"}  # Settings of `answer`.
+_OF_ONE_LENGTH = {"doc_stride", "max_query_length"}  # Settings of `answer` that another length may not allow.
 _LEARNING_RATE = 5e-5  # KerasHub's default, and the largest of the paper's rates for fine-tuning (appendix A.3).
 
 
@@ -251,8 +251,7 @@ class BertTask:
             if has_layer and not cls.heads_are_pretrained and cls.heads[0] not in checkpoint.heads:
                 logging.warning("%s: has no %s head; it starts from random weights.", preset, cls.heads[0])
         settings = cls.answer_settings_of(preset, checkpoint)
-        # Another length may have other windows.
-        names = settings if sequence_length is None else settings.keys() & _OF_ANY_LENGTH
+        names = settings.keys() - (_OF_ONE_LENGTH if sequence_length is not None else ())
         model.answer_settings = {name: settings[name] for name in names}
         return model
 

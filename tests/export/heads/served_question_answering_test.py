@@ -153,6 +153,8 @@ def test_a_trained_model_is_loaded_and_its_graph_verified(model, tmp_path, monke
     # What the training settled, Python takes from the directory, too.
     labeler = BertSpanLabeler.from_preset(str(tmp_path / "model"))
     assert {name: labeler.answer_settings[name] for name in list(sizes)[1:]} == dict(list(sizes.items())[1:])
+    shorter = BertSpanLabeler.from_preset(str(tmp_path / "model"), sequence_length=32).answer_settings
+    assert shorter["version_2_with_negative"] and not shorter.keys() & {"doc_stride", "max_query_length"}
     ours = labeler.answer(("w1", "w2 w3 " * 40), n_best_size=5, max_tokens=100)
     served = ask(loaded, "serving_default", {"question": ["w1"], "context": ["w2 w3 " * 40]})
     assert ours["nbest_answers"] == [text.decode() for text in served["nbest_answers"][0].numpy()]
