@@ -66,7 +66,7 @@ class BertTokenClassifierPreprocessor(BertPreprocessor):
         pieces = self.tokenizer.tokenize(words.values)
         tokens, sentence = words.with_values(pieces).merge_dims(1, 2), words.value_rowids()
         kept = tf.minimum(tf.cast(tokens.row_lengths(), tf.int32), self.sequence_length - 2)
-        before, of_sentence = (tf.cast(rows.row_starts(), tf.int32) for rows in (pieces, tokens))  # Of all tokens.
+        before, of_sentence = (tf.cast(rows.row_starts(), tf.int32) for rows in (pieces, tokens))  # in all rows
         position = before - tf.gather(of_sentence, sentence) + 1  # after [CLS]
         is_there = (pieces.row_lengths() > 0) & (position <= tf.gather(kept, sentence))
         return self._pack([tokens], [kept]), words.with_values(tf.where(is_there, position, -1))
