@@ -34,9 +34,9 @@ def create_data(root: str) -> dict:
         lines = [" ".join(rng.choice(words, 6)) if number % 9 else "" for number in range(200)]
         files.write_lines(f"{root}/text/{name}.txt", lines)
     for split, count in (("train", 80), ("dev", 20)):
-        files.write_table(f"{root}/tables/{split}.csv", ("words", "kind"), toy_rows(count, 0), ",")
+        files.write_table(f"{root}/tables/{split}.tsv", ("words", "kind"), toy_rows(count, 0))
     rows = enumerate(text for text, _ in toy_rows(10, 2))
-    files.write_table(f"{root}/tables/test.csv", ("id", "words"), rows, ",")
+    files.write_table(f"{root}/tables/test.tsv", ("id", "words"), rows)
     text, vocabulary = f"{root}/text/*.txt", f"{root}/vocab.txt"
     train_vocab(VocabularySettings(input_file=text, vocab_file=vocabulary, vocab_size=120, num_workers=1))
     output = {"output_file": f"{root}/data/train.tfrecord", "num_shards": 2, "num_workers": 1}

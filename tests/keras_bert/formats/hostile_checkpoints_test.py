@@ -576,7 +576,7 @@ for _format, _file, _kind in (
     ("hugging_face", "config.json", "weights"),
     ("hugging_face", "tokenizer_config.json", "tokenizer"),
     ("hugging_face", "vocab.txt", "tokenizer"),
-    ("google", "vocab.txt", "weights"),
+    ("google", "vocab.txt", "tokenizer"),
     ("google", "bert_config.json", "weights"),
     ("google", "checkpoint", "weights"),
     ("keras_preset", "config.json", "weights"),
