@@ -63,6 +63,8 @@ def load_head(directory: str, task: str | None = None, **settings) -> Head:
 
     Example: `load_head("runs/mood/model")`, `load_head("base", task="embeddings", layer=-2)`
     """
+    if task is not None and task not in PRESET_TASKS:
+        raise InputError(f"--task={task}: expected {' or '.join(PRESET_TASKS)}; a trained model names its own task.")
     of_preset = None
     if task is None and not is_file(os.path.join(directory, MODEL_FILE)):
         of_preset = _read_preset(directory)
