@@ -13,9 +13,13 @@ allocated, on a CPU, for ours, the arrays that the forward pass keeps for the gr
 Needs an environment with keras, keras-hub, keras-nlp, absl-py, jax, torch and transformers; TensorFlow may be missing.
 """
 
+import concurrent.futures
 import contextlib
+import dataclasses
 import os
+import shutil
 import statistics
+import subprocess
 from collections.abc import Callable
 
 import numpy as np
@@ -31,12 +35,13 @@ FLAGS = flags.FLAGS
 
 SIDES = {"torch": "torch", "ours": "jax", "ours, rematerialized": "jax_rematerialized"}
 _MASKED_SHARE, _ROUNDS_OF_PEAK = 0.15, 10
-_PASSED = ("preset", "sequence_length", "batch_size", "dtype", "steps", "torch_compile")
+_PASSED = ("preset", "sequence_length", "batch_size", "dtype", "steps", "torch_compile", "attention_dropout")
 
 flags.DEFINE_enum("preset", "base", list(PRESETS), "Architecture, with random weights.")
 flags.DEFINE_integer("sequence_length", 512, "Tokens of an example, all of them real.", lower_bound=8)
 flags.DEFINE_integer("batch_size", 64, "Examples of a step.", lower_bound=1)
 flags.DEFINE_enum("dtype", "bfloat16", ["bfloat16", "float32"], "Number type of activations and products.")
+flags.DEFINE_float("attention_dropout", 0.1, "Dropout of the attention probabilities; 0 lets ours use cuDNN's kernel.")
 flags.DEFINE_integer("rounds", 7, "Turns of each side.", lower_bound=1)
 flags.DEFINE_integer("steps", 5, "Steps of a turn.", lower_bound=1)
 flags.DEFINE_bool("torch_compile", False, "Compile torch's side; it takes a C++ compiler on a CPU.")
@@ -180,6 +185,7 @@ def torch_side(config: BertConfig) -> tuple[Callable, Callable, Callable]:
         "hidden_size": config.hidden_dim,
         "intermediate_size": config.intermediate_dim,
     }
+    sizes["attention_probs_dropout_prob"] = config.attention_dropout
     options = transformers.BertConfig(**sizes, hidden_act="gelu_new", attn_implementation="sdpa")
     model = transformers.BertForPreTraining(options).to(device).train()
     arrays = {name: torch.tensor(value, device=device).long() for name, value in make_batch(config).items()}
@@ -228,7 +234,7 @@ def torch_side(config: BertConfig) -> tuple[Callable, Callable, Callable]:
 
 def run_side(side: str) -> None:
     """Measures a turn of steps and one of products; returns seconds, seconds per operation, loss and memory."""
-    config = PRESETS[FLAGS.preset].config
+    config = dataclasses.replace(PRESETS[FLAGS.preset].config, attention_dropout=FLAGS.attention_dropout)
     if side == "torch":
         train, multiply, memory = torch_side(config)
     else:
@@ -246,6 +252,14 @@ def run_side(side: str) -> None:
     serve(work)
 
 
+def describe_gpu() -> str:
+    """Returns the GPU's name after a comma; empty if there is none."""
+    if not shutil.which("nvidia-smi"):
+        return ""
+    query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+    return f", {subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines()[0]}"
+
+
 def main(argv: list[str]) -> None:
     """Prints the table."""
     if FLAGS.side:
@@ -254,16 +268,21 @@ def main(argv: list[str]) -> None:
     passed = [FLAGS[name].serialize() for name in (*_PASSED, "peak_size") if FLAGS[name].value is not None]
     environment = {"KERAS_BACKEND": "jax", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     with contextlib.ExitStack() as stack:
-        sides = []
-        for side in SIDES.values():
-            sides.append(Side(os.path.abspath(argv[0]), f"--side={side}", *passed, environment=environment))
-            stack.callback(sides[-1].stop)
+
+        def start(side: str) -> Side:
+            started = Side(os.path.abspath(argv[0]), f"--side={side}", *passed, environment=environment)
+            stack.callback(started.stop)
+            return started
+
+        with concurrent.futures.ThreadPoolExecutor() as pool:  # Compiling takes a minute, and each side one core.
+            sides = list(pool.map(start, SIDES.values()))
         rows = take_turns(sides, [""] * (FLAGS.rounds + 1), warm_up=1)
     tokens = FLAGS.steps * FLAGS.batch_size * FLAGS.sequence_length
     peak = max(turn[1] for row in rows for turn in row)
     operations = flops_per_token(PRESETS[FLAGS.preset].config)
-    print(describe_machine())
+    print(describe_machine() + describe_gpu())
     print(f"{FLAGS.preset}, {FLAGS.batch_size} x {FLAGS.sequence_length} tokens, {FLAGS.dtype}, ", end="")
+    print(f"attention dropout {FLAGS.attention_dropout:g}, ", end="")
     print(f"torch {'compiled' if FLAGS.torch_compile else 'eager'}; products: {peak / 1e12:.3g} TFLOP/s")
     print("| side | tokens/s | time of torch | share of the peak | first loss | memory |\n|" + " --- |" * 6)
     for name, row in zip(SIDES, rows, strict=True):

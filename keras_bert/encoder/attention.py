@@ -7,6 +7,30 @@ import keras
 from keras import ops
 
 from keras_bert.encoder.layer import BertLayer, keep_arguments
+from keras_bert.encoder.packing import MASKED_SCORE
+
+
+def has_fused_kernel(dtype: str) -> bool:
+    """Returns whether attention can be cuDNN's kernel, which never writes the scores: on JAX, a GPU, in 16 bits."""
+    on_jax = keras.backend.backend() == "jax" and dtype in ("bfloat16", "float16")
+    return on_jax and keras.distribution.list_devices()[0].startswith(("gpu", "cuda"))
+
+
+def fused_attention(query, key, value, bias):
+    """Computes attention in one kernel where there is one.
+
+    Args:
+        query, key, value: float, shape (B, S, N, D).
+        bias: as a layout's `attention_bias`.
+
+    Returns:
+        float, shape (B, S, N, D).
+    """
+    is_seen = bias > MASKED_SCORE / 2
+    # As softmax of equal biases does, a query without keys attends to all; the kernel would return NaN.
+    is_seen = ops.logical_or(is_seen, ops.logical_not(ops.any(is_seen, axis=-1, keepdims=True)))
+    batch, sequence, _, _ = ops.shape(query)
+    return ops.dot_product_attention(query, key, value, mask=ops.broadcast_to(is_seen, (batch, 1, sequence, sequence)))
 
 
 @keras.saving.register_keras_serializable(package="keras_bert")
@@ -51,15 +75,23 @@ class BertSelfAttention(BertLayer):
         query, key, value = (
             ops.reshape(part, (batch, sequence, self.num_heads, size)) for part in ops.split(fused, 3, axis=-1)
         )
+        if has_fused_kernel(self.compute_dtype) and not (training and self.dropout):
+            context = fused_attention(query, key, value, layout.attention_bias)
+        else:
+            context = self._attend(query, key, value, layout.attention_bias, training)
+        # The heads side by side are Concat(head_1, ..., head_N) (section 3.2.2).
+        context = ops.reshape(context, (batch, sequence, self.hidden_dim))
+        return self.output_dense(layout.flatten(context))
+
+    def _attend(self, query, key, value, bias, training):
+        """Computes attention with dropout of the probabilities, of float (B, S, N, D)."""
+        size = self.hidden_dim // self.num_heads
         # Scaling the query, [B, S, H], by 1 / sqrt(D) is cheaper than scaling the scores, [B, N, S, S].
         query = ops.transpose(query * size**-0.5, (0, 2, 1, 3))  # [B, N, S, D]
         key = ops.transpose(key, (0, 2, 3, 1))  # [B, N, D, S]
         value = ops.transpose(value, (0, 2, 1, 3))  # [B, N, S, D]
-        scores = ops.matmul(query, key) + layout.attention_bias  # [B, N, S, S]
+        scores = ops.matmul(query, key) + bias  # [B, N, S, S]
         # Sums of many small exponentials need float32's mantissa. The casts do nothing when computing in float32.
         probabilities = ops.cast(ops.softmax(ops.cast(scores, "float32")), self.compute_dtype)
         probabilities = self.dropout_layer(probabilities, training=training)
-        # The heads side by side again are Concat(head_1, ..., head_N) (section 3.2.2).
-        context = ops.transpose(ops.matmul(probabilities, value), (0, 2, 1, 3))  # [B, S, N, D]
-        context = ops.reshape(context, (batch, sequence, self.hidden_dim))
-        return self.output_dense(layout.flatten(context))
+        return ops.transpose(ops.matmul(probabilities, value), (0, 2, 1, 3))

@@ -14,6 +14,8 @@ from bfloat16 import needs_bfloat16
 from repository import SHARED
 
 from keras_bert.config import LAYOUTS
+from keras_bert.encoder import attention
+from keras_bert.encoder.attention import fused_attention
 from keras_bert.encoder.backbone import BertBackbone
 from keras_bert.encoder.layer import weights_follow
 from keras_bert.errors import InputError
@@ -166,6 +168,32 @@ def test_an_empty_batch_and_a_mask_with_a_hole(layout):
     batch["padding_mask"][:] = [1, 1, 0, 1, 0, 0, 0]
     changed = {**batch, "token_ids": np.where(batch["padding_mask"], batch["token_ids"], 99)}
     np.testing.assert_allclose(backbone(batch)["pooled_output"], backbone(changed)["pooled_output"], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"layout": "packed"}, {"attention": "left_to_right"}, {"layout": "unpadded"}], ids=str
+)
+def test_one_kernel_for_attention_gives_what_the_scores_give(options, monkeypatch):
+    backbone = BertBackbone(**TINY, **options, initializer_range=0.5, dropout=0.5)
+    batch = random_batch(batch=4)
+    batch["padding_mask"][2] = 0  # cuDNN's kernel returns NaN for a query that sees no key.
+    if options.get("layout") == "packed":
+        batch["padding_mask"][1, 3:] = 2
+    expected = backbone(batch)["sequence_output"].numpy()
+    calls = []
+
+    def fused(*arguments):
+        calls.append(arguments)
+        return fused_attention(*arguments)
+
+    monkeypatch.setattr(attention, "fused_attention", fused)
+    monkeypatch.setattr(attention, "has_fused_kernel", lambda dtype: True)
+    outputs = backbone(batch)["sequence_output"].numpy()
+    assert len(calls) == TINY["num_layers"]
+    np.testing.assert_allclose(np.delete(outputs, 2, axis=0), np.delete(expected, 2, axis=0), atol=2e-5)
+    np.testing.assert_allclose(outputs[2], expected[2], atol=0.02)  # There -10,000 costs the scores their last digits.
+    backbone(batch, training=True)
+    assert len(calls) == TINY["num_layers"]  # The kernel has no dropout.
 
 
 def test_padding_and_neighbours_never_leak():
