@@ -304,5 +304,5 @@ def test_shapes_are_empty_where_no_array_stands(copy):
         del file["layers/dense/vars/0"]
         file.create_group("layers/dense/vars/0")
     with keras_h5.open_weights(str(directory), "model", str) as opened:
-        found = opened.find(weight_names.encoder_sources(weight_names.OURS, 0), "")
-        assert [found[f"pooled_dense/{name}"].shape for name in ("kernel", "bias")] == [(), (8,)]
+        tensors = opened.find(weight_names.encoder_sources(weight_names.OURS, 0), "")
+        assert [tensors[f"pooled_dense/{name}"].shape for name in ("kernel", "bias")] == [(), (8,)]

@@ -717,4 +717,5 @@ def test_it_is_refused_at_once_in_little_memory(answers, name):
     path, error, message, seconds = answers[name]
     assert error == "InputError", f"{error}: {message}"
     assert re.search(CASES[name][2], message) and path in message and "\n" not in message, message
-    assert "MemoryError" not in message and seconds < 2, f"{seconds:.1f} s: {message}"
+    # A refusal takes up to 3 s of a slow processor; what these files ask for would take minutes.
+    assert "MemoryError" not in message and seconds < 20, f"{seconds:.1f} s: {message}"
