@@ -13,7 +13,7 @@ from keras_bert.config import BertConfig
 from keras_bert.encoder.embeddings import BertEmbeddings
 from keras_bert.encoder.encoder_layer import BertEncoderLayer, get_activation
 from keras_bert.encoder.heads import last_positions, output_head, rows_at
-from keras_bert.encoder.layer import keep_arguments, weights_follow
+from keras_bert.encoder.layer import arguments_of, keep_arguments, weights_follow
 from keras_bert.encoder.packing import TokenLayout, as_layout
 from keras_bert.files import keep_copies
 
@@ -77,50 +77,19 @@ class BertBackbone(keras_nlp.models.Backbone):
         name: str | None = None,
         trainable: bool = True,
     ):
-        config = BertConfig(
-            vocabulary_size=vocabulary_size,
-            num_layers=num_layers,
-            num_heads=num_heads,
-            hidden_dim=hidden_dim,
-            intermediate_dim=intermediate_dim,
-            activation=activation,
-            dropout=dropout,
-            attention_dropout=attention_dropout,
-            max_sequence_length=max_sequence_length,
-            num_segments=num_segments,
-            layer_norm_epsilon=layer_norm_epsilon,
-            initializer_range=initializer_range,
-            attention=attention,
-            pooler_activation=pooler_activation,
-        )
+        arguments = locals()
+
+        def arguments_for(cls: type) -> dict:
+            return {name: arguments[name] for name in arguments_of(cls)}
+
+        config = BertConfig(**arguments_for(BertConfig))
         _say_if_onednn_is_off()
 
         # === Layers ===
         token_layout = TokenLayout(layout, attention, dtype=dtype, name="token_layout")
-        embeddings = BertEmbeddings(
-            vocabulary_size=vocabulary_size,
-            hidden_dim=hidden_dim,
-            max_sequence_length=max_sequence_length,
-            num_segments=num_segments,
-            dropout=dropout,
-            layer_norm_epsilon=layer_norm_epsilon,
-            initializer_range=initializer_range,
-            dtype=dtype,
-            name="embeddings",
-        )
+        embeddings = BertEmbeddings(**arguments_for(BertEmbeddings), dtype=dtype, name="embeddings")
         encoder_layers = [
-            BertEncoderLayer(
-                hidden_dim=hidden_dim,
-                num_heads=num_heads,
-                intermediate_dim=intermediate_dim,
-                activation=activation,
-                dropout=dropout,
-                attention_dropout=attention_dropout,
-                layer_norm_epsilon=layer_norm_epsilon,
-                initializer_range=initializer_range,
-                dtype=dtype,
-                name=f"transformer_layer_{index}",
-            )
+            BertEncoderLayer(**arguments_for(BertEncoderLayer), dtype=dtype, name=f"transformer_layer_{index}")
             for index in range(num_layers)
         ]
         # The representation of the whole input is tanh(W x + b) on [CLS] (paper, section 3.1).
