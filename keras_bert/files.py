@@ -523,11 +523,6 @@ def read_json(path: str, most_bytes: int | None = MOST_TEXT):
         raise InputError(f"{place}: not valid JSON ({reason}). Correct the file or fetch it again.") from error
 
 
-def read_optional_json(path: str):
-    """Reads a JSON file as `read_json` does; returns {} if there is no such file."""
-    return read_json(path) if is_file(path) else {}
-
-
 def read_object(path: str, most_bytes: int | None = MOST_TEXT) -> dict:
     """Reads a JSON file that holds an object, as `read_json` does.
 
@@ -538,3 +533,8 @@ def read_object(path: str, most_bytes: int | None = MOST_TEXT) -> dict:
     if not isinstance(value, dict):
         raise InputError(f"{path}: expected a JSON object, found {type(value).__name__}.")
     return value
+
+
+def read_optional_json(path: str) -> dict:
+    """Reads a JSON file as `read_object` does; returns {} if there is no such file."""
+    return read_object(path) if is_file(path) else {}
