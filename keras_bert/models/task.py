@@ -353,7 +353,7 @@ def read_rows(name: str, rows):
         rows: list, pandas Series or array of objects; a tuple or dict of them; anything else is returned as it is.
 
     Raises:
-        ValueError: a row is missing, such as an empty cell of pandas.
+        ValueError: there are no rows, or one is missing, such as an empty cell of pandas.
     """
     if isinstance(rows, tuple):
         return tuple(read_rows(name, column) for column in rows)
@@ -366,7 +366,9 @@ def read_rows(name: str, rows):
         if row is None or type(row).__name__ == "NAType" or (isinstance(row, float) and np.isnan(row)):
             raise ValueError(f"`{name}` must have a value in each row. Received: {row!r} in row {number}")
     values = list(rows)
-    if values and all(isinstance(row, str) for row in values):
+    if not values:
+        raise ValueError(f"`{name}` must have at least one row. Received: {rows!r}")
+    if all(isinstance(row, str) for row in values):
         return tf.constant(values)
     return tf.ragged.constant(values) if len({len(row) for row in values if isinstance(row, list)}) > 1 else rows
 
@@ -404,8 +406,8 @@ class LabeledTask(BertTask):
             num_classes = len(labels)
         if num_classes is None or num_classes < 1:
             raise ValueError(f"`num_classes` must be at least 1. Received: num_classes={num_classes}")
-        if labels and len(labels) != num_classes:
-            raise ValueError(f"`labels` must have a name for each class. Received: {num_classes=}, {labels=}")
+        if labels and not len(set(labels)) == len(labels) == num_classes:
+            raise ValueError(f"`labels` must have a name of its own for each. Received: {num_classes=}, {labels=}")
         keep_arguments(self, locals())
 
         # === Layers ===

@@ -5,6 +5,7 @@ Shapes: B batch, S sequence, C classes.
 
 import keras
 import keras_nlp
+import tensorflow as tf
 
 from keras_bert.answers.explanations import METHODS
 from keras_bert.answers.sequence import ClassAnswers, LabelSetAnswers, ScoreAnswers
@@ -73,6 +74,10 @@ class BertTextClassifier(LabeledTask, keras_nlp.models.TextClassifier):
         if self.preprocessor is not None and y is not None:  # Kept for answers and exports.
             num_texts = len(x) if isinstance(x, tuple) else 1
             self.answer_settings = {**self.answer_settings, "num_texts": num_texts}
+        is_score = tf.as_dtype(getattr(y, "dtype", tf.string)).is_floating and len(y.shape) < 2
+        if is_score and self.output_shape[-1] > 1:  # The loss would round it down.
+            message = "Labels must be whole numbers. For scores make a regressor: num_classes=1."
+            tf.debugging.assert_equal(y, tf.round(y), message)
         return super().preprocess_samples(x, y, sample_weight)
 
     def explain(self, inputs, label: str | None = None, method: str = "integrated_gradients"):

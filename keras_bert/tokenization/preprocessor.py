@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from keras_bert.encoder.backbone import BertBackbone
 from keras_bert.encoder.layer import arguments_of, keep_arguments
-from keras_bert.errors import InputError
+from keras_bert.errors import InputError, shown
 from keras_bert.files import keep_copies
 from keras_bert.presets import catalog, weights
 from keras_bert.tokenization.tokenizer import BertTokenizer
@@ -20,6 +20,7 @@ from keras_bert.vocabulary import check_rows
 
 _MIN_SEQUENCE_LENGTH = 3  # [CLS] [SEP] [SEP], a pair whose texts are cut off.
 _DEFAULT_LENGTH = 512  # Rows of the position table of every published BERT.
+_EXPECTED = "`texts` must be strings, shape (batch,) or (), and pairs a tuple of two such batches."
 _MIN_PADDED_LENGTH = 2  # [CLS] [SEP]. An empty batch has it too, since a width of 0 breaks slicing in models.
 
 
@@ -121,17 +122,21 @@ class BertPreprocessor(keras_nlp.models.Preprocessor):
             the place of S.
 
         Raises:
-            ValueError: `texts` has two or more dimensions, or is not a tuple of one or two, or the batches of a pair
-                differ in size. Where a graph learns the sizes as it runs, TensorFlow raises an InvalidArgumentError.
+            ValueError: `texts` holds other values, has two or more dimensions, or is not a tuple of one or two, or the
+                batches of a pair differ in size. Where a graph learns the sizes as it runs, TensorFlow raises an
+                InvalidArgumentError.
         """
         batches = texts if isinstance(texts, tuple) else (texts,)
         if len(batches) not in (1, 2):
             raise ValueError(f"`texts` must be a batch or a tuple of two batches. Received: a tuple of {len(batches)}")
-        batches = [tf.convert_to_tensor(batch, tf.string) for batch in batches]
+        try:
+            batches = [tf.convert_to_tensor(batch, tf.string) for batch in batches]
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{_EXPECTED} Received: {shown(texts)}") from error
         ranks = {batch.shape.rank for batch in batches}
         if not (ranks == {0} or ranks <= {1, None}):
             shapes = " and ".join(str(batch.shape) for batch in batches)
-            raise ValueError(f"`texts` must be batches of texts, shape (batch,), or one text. Received: shape {shapes}")
+            raise ValueError(f"{_EXPECTED} Received: shape {shapes}")
         if ranks == {0}:
             features = self.encode(tuple(batch[tf.newaxis] for batch in batches))
             return {name: tf.squeeze(feature, 0) for name, feature in features.items()}

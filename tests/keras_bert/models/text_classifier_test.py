@@ -206,6 +206,17 @@ def test_missing_rows_are_named(preprocessor):
             model.predict(holes)
         with pytest.raises(ValueError, match=f"`y` must have a value in each row. Received: {missing} in row 1"):
             model.evaluate(texts, [labels[0], missing, labels[2]])
+    with pytest.raises(ValueError, match=r"`x` must have at least one row. Received: \[\]"):
+        model.fit([], [])
+
+
+def test_scores_are_no_labels_of_a_classifier(preprocessor):
+    model = BertTextClassifier(toy_tasks.backbone(), num_classes=2, preprocessor=preprocessor)
+    model.fit(["the cat", "hen"], [0.0, 1.0], verbose=0)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="For scores make a regressor: num_classes=1."):
+        model.fit(["the cat", "hen"], [0.5, 1.0], verbose=0)
+    with pytest.raises(ValueError, match="a name of its own for each"):
+        BertTextClassifier(toy_tasks.backbone(), labels=["cat", "cat"])
 
 
 def test_rows_of_pandas_are_texts():
@@ -367,7 +378,7 @@ def test_the_head_may_read_pooled_tokens_in_place_of_the_pooler(preprocessor, tm
 def test_what_does_not_fit_is_refused(trained):
     with pytest.raises(ValueError, match="`num_classes` must be at least 1. Received: num_classes=None"):
         BertTextClassifier(trained.backbone)
-    with pytest.raises(ValueError, match=r"a name for each class. Received: num_classes=3, labels=\['a', 'b'\]"):
+    with pytest.raises(ValueError, match=r"a name of its own for each. Received: num_classes=3, labels=\['a', 'b'\]"):
         BertTextClassifier(trained.backbone, 3, labels=["a", "b"])
     with pytest.raises(ValueError, match="`pooling` must be one of mean, cls, max. Received: pooling='sum'"):
         BertTextClassifier(trained.backbone, 2, pooling="sum")

@@ -164,8 +164,8 @@ def test_refusals():
     preprocessor = BertPreprocessor(toy_tokenizer(), 8)
     with pytest.raises(ValueError, match="Received: a tuple of 3"):
         preprocessor((["a"], ["b"], ["c"]))
-    for texts in ([["a", "b"]], (["a"], "b")):
-        with pytest.raises(ValueError, match=r"`texts` must be batches of texts, shape \(batch,\), or one text"):
+    for texts in ([["a", "b"]], (["a"], "b"), [("a", "b"), ("c", "d")], [1, 2], ["a", None]):
+        with pytest.raises(ValueError, match="`texts` must be strings, .* a tuple of two such batches. Received:"):
             preprocessor(texts)
 
 
