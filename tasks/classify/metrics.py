@@ -71,10 +71,10 @@ def unseen_thresholds(logits: np.ndarray, labels: np.ndarray, precision: float |
 
 
 def _best_f1_threshold(shares: np.ndarray, is_true: np.ndarray) -> float:
+    if is_true.sum() < doubt.LEAST_MISTAKES:
+        return 0.5
     order = np.argsort(-shares, kind="stable")
     shares, hits = shares[order], np.cumsum(is_true[order])
-    if hits[-1] < doubt.LEAST_MISTAKES:
-        return 0.5
     is_last = np.append(np.diff(shares) != 0, True)  # Equal ones are given together.
     scores = np.where(is_last, _f1_of_counts(hits, np.arange(1, len(hits) + 1) + hits[-1]), -1.0)
     return doubt.threshold_after(shares, int(scores.argmax()))

@@ -119,6 +119,7 @@ def test_a_threshold_a_label_is_the_best_for_f1_or_has_the_precision():
         of_each = [oracle_f1(labels[:, label], shares[:, label] >= least) for least in np.linspace(0.005, 0.995, 199)]
         assert oracle_f1(labels[:, label], shares[:, label] >= thresholds[label]) >= max(of_each)
     assert thresholds[2] == 0.5  # Too few rows have it.
+    assert metrics.unseen_thresholds(logits[:1], labels[:1]).tolist() == [[0.5] * 3]  # There are no other rows.
     half, unseen = metrics.choose(logits), metrics.choose(logits, metrics.unseen_thresholds(logits, labels))
     assert metrics.macro_f1(labels > 0, unseen) > metrics.macro_f1(labels > 0, half) + 0.1
     precise = metrics.best_thresholds(logits, labels, 0.9)
