@@ -44,6 +44,7 @@ class Table(NamedTuple):
     Attributes:
         path: the file.
         lines: N line numbers, counted from 1, of each row's first line.
+        numbers: N row numbers, counted from 0 over all rows of the file, including unusable ones.
         contexts: N texts.
         choices: N lists of K texts, including the shared start.
         labels: N numbers of the right choice, or None for a file without labels.
@@ -51,6 +52,7 @@ class Table(NamedTuple):
 
     path: str
     lines: list[int]
+    numbers: list[int]
     contexts: list[str]
     choices: list[list[str]]
     labels: list[int] | None
@@ -61,7 +63,7 @@ class Table(NamedTuple):
         return len(self.choices[0])
 
     def checksum(self) -> int:
-        return zlib.crc32(repr(self[2:]).encode())
+        return zlib.crc32(repr(self[3:]).encode())
 
 
 def read_table(path: str, columns: Columns, bad_rows: BadRows, with_labels: bool = True) -> Table:
@@ -93,10 +95,10 @@ def read_table(path: str, columns: Columns, bad_rows: BadRows, with_labels: bool
     usable, _ = read_usable(path, file.rows, read_row, bad_rows)
     if not usable:
         raise InputError(f"{path}: the file holds no rows that can be used. Expected one question a row.")
-    _, lines, values = zip(*usable, strict=True)
+    numbers, lines, values = map(list, zip(*usable, strict=True))
     contexts, choices, labels = map(list, zip(*values, strict=True))
     labels = labels if with_labels else None
-    return Table(path=path, lines=list(lines), contexts=contexts, choices=choices, labels=labels)
+    return Table(path=path, lines=lines, numbers=numbers, contexts=contexts, choices=choices, labels=labels)
 
 
 def _check_header(file: RowFile, columns: Columns, with_labels: bool) -> None:
@@ -111,8 +113,7 @@ def _check_header(file: RowFile, columns: Columns, with_labels: bool) -> None:
         )
     if len(choices) < 2:
         raise InputError(f"{where}: --choice_columns={choices[0]} names one choice. Expected two or more.")
-    start = [columns.start] if columns.start else []
-    file.require([columns.context, *start, *choices, *[columns.label] * with_labels], _CURE)
+    file.require([columns.context, *filter(None, [columns.start]), *choices, *[columns.label] * with_labels], _CURE)
 
 
 def _default_choices(names: Sequence[str]) -> list[str]:

@@ -152,10 +152,10 @@ class Swag(task.Task):
 
     def write_predictions(self, answers, output_dir):
         """Writes a CSV: index (of the row, from 0), prediction, and `probability_<number>` of each choice."""
-        path, (num_rows, num_choices) = os.path.join(output_dir, "predictions.csv"), answers.outputs.shape
-        shares = np.exp(metrics.log_softmax(answers.outputs))
-        metrics.write_answers(path, "prediction", range(num_rows), shares.argmax(axis=1), range(num_choices), shares)
-        return [path], {"test_rows": num_rows}
+        path, numbers = os.path.join(output_dir, "predictions.csv"), answers.part.rows.numbers
+        shares, choices = np.exp(metrics.log_softmax(answers.outputs)), range(answers.outputs.shape[1])
+        metrics.write_answers(path, "prediction", numbers, shares.argmax(axis=1), choices, shares)
+        return [path], {"test_rows": len(numbers)}
 
     def notes(self, spec):
         return [

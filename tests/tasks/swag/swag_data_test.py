@@ -12,7 +12,7 @@ from repository import SHARED, needs_data
 from keras_bert import BertTokenizer
 from keras_bert.errors import InputError
 from tasks.fine_tuning import encoding
-from tasks.fine_tuning.task import Part, Trained
+from tasks.fine_tuning.task import Answers, Part, Trained
 from tasks.swag import data
 from tasks.swag.data import Columns, Table
 from tasks.swag.task import Swag, SwagSettings, SwagSpec
@@ -51,7 +51,7 @@ def test_swags_own_file_keeps_every_row():
 def test_swag_columns_and_quotes(tmp_path):
     path = write(tmp_path, "train.csv", "\ufeff" + HEADER + ROW + "\n\n")
     choices = ["He stands up.", "He flies.", "He sinks, then floats.", "He sleeps."]
-    assert read(path) == Table(path, [2], ["A man sits."], [choices], [2])
+    assert read(path) == Table(path, [2], [0], ["A man sits."], [choices], [2])
 
 
 def test_a_test_file_needs_no_label(tmp_path):
@@ -63,7 +63,9 @@ def test_a_test_file_needs_no_label(tmp_path):
 def test_other_columns_without_a_start(tmp_path):
     path = write(tmp_path, "quiz.csv", 'b,right,q,a\nyes,1,"Is it,\nreally?",no\nup,0,Which way?,down\n')
     table = read(path, Columns("q", None, ("a", "b"), "right"))
-    assert table == Table(path, [2, 4], ["Is it,\nreally?", "Which way?"], [["no", "yes"], ["down", "up"]], [1, 0])
+    assert table == Table(
+        path, [2, 4], [0, 1], ["Is it,\nreally?", "Which way?"], [["no", "yes"], ["down", "up"]], [1, 0]
+    )
 
 
 @pytest.mark.parametrize(
@@ -78,7 +80,7 @@ def test_other_columns_without_a_start(tmp_path):
 )
 def test_json_lines_with_a_list_or_a_key_a_choice(tmp_path, columns, row):
     path = toy_choices.write_jsonl(tmp_path / "x.jsonl", [row])
-    assert read(path, columns) == Table(path, [1], ["q"], [["a", "b", "c"]], [2])
+    assert read(path, columns) == Table(path, [1], [0], ["q"], [["a", "b", "c"]], [2])
 
 
 def test_more_than_ten_endings_come_in_the_order_of_their_numbers(tmp_path):
@@ -150,7 +152,7 @@ def test_bad_rows_are_refused_or_skipped_by_line(tmp_path, capsys, name, row, me
         read(path, columns)
     bad_rows = BadRows("skip")
     table = data.read_table(path, columns, bad_rows)
-    assert table.labels == [1, 1] and table.lines == [number - 1, number + 1]
+    assert table.labels == [1, 1] and table.lines == [number - 1, number + 1] and table.numbers == [0, 2]
     assert bad_rows.count == 1 and f"skipped: {path}:{number}: {message}" in capsys.readouterr().err
 
 
@@ -182,7 +184,7 @@ def test_find_split(tmp_path):
 
 
 def test_tables_must_agree_on_the_number_of_choices():
-    part = Part("dev", Table("two.csv", [5], ["c"], [["x", "y"]], [0]))
+    part = Part("dev", Table("two.csv", [5], [3], ["c"], [["x", "y"]], [0]))
     assert Swag(settings()).match(part, SwagSpec(sequence_length=8, num_choices=2), BadRows()) is part
     with pytest.raises(InputError, match=re.escape("two.csv:5: 2 choices a row, but the model chooses among 3.")):
         Swag(settings()).match(part, SwagSpec(sequence_length=8, num_choices=3), BadRows())
@@ -199,8 +201,17 @@ def encode(table, tokenizer, length):
 TOKENIZER_PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c", "d", "e"]
 
 
+def test_predictions_have_the_numbers_of_the_file_s_rows(tmp_path):
+    table = Table("x", [2, 4], [0, 2], ["a", "b"], [["c", "d"]] * 2, None)  # The row between them was left out.
+    answers = Answers(None, Part("test", table), None, np.array([[0.0, 1.0], [1.0, 0.0]]))
+    (path,), details = Swag(settings()).write_predictions(answers, str(tmp_path))
+    with open(path, encoding="utf-8") as file:
+        assert [(row["index"], row["prediction"]) for row in csv.DictReader(file)] == [("0", "1"), ("2", "0")]
+    assert details == {"test_rows": 2}
+
+
 def test_each_choice_is_a_pair_with_the_context():
-    table = Table("x", [2, 3], ["a b", "c"], [["d e", "d"], ["d", "e e e"]], [1, 0])
+    table = Table("x", [2, 3], [0, 1], ["a b", "c"], [["d e", "d"], ["d", "e e e"]], [1, 0])
     encoded = encode(table, BertTokenizer(TOKENIZER_PIECES), 16)
     assert encoded.rows_per_example == 2 and encoded.num_examples == 2
     rows = [row.tolist() for row in np.split(encoded.token_ids, encoded.row_splits[1:-1])]
@@ -212,7 +223,7 @@ def test_each_choice_is_a_pair_with_the_context():
 
 
 def test_what_does_not_fit_loses_the_end_of_the_longer_text():
-    table = Table("x", [2], ["a b a b a b"], [["c d e", "e"]], None)
+    table = Table("x", [2], [0], ["a b a b a b"], [["c d e", "e"]], None)
     encoded = encode(table, BertTokenizer(TOKENIZER_PIECES), 8)
     rows = [row.tolist() for row in np.split(encoded.token_ids, encoded.row_splits[1:-1])]
     assert rows == [[2, 5, 6, 5, 3, 7, 8, 3], [2, 5, 6, 5, 6, 3, 9, 3]]
@@ -222,7 +233,9 @@ def test_what_does_not_fit_loses_the_end_of_the_longer_text():
 def test_many_rows_stay_in_order(monkeypatch):
     rows = toy_choices.make_rows(23, num_choices=3)
     choices = [[row[f"ending{number}"] for number in range(3)] for row in rows]
-    table = Table("x", list(range(23)), [row["sent1"] for row in rows], choices, [row["label"] for row in rows])
+    table = Table(
+        "x", list(range(23)), list(range(23)), [row["sent1"] for row in rows], choices, [row["label"] for row in rows]
+    )
     tokenizer = BertTokenizer(toy_choices.VOCABULARY)
     whole = encode(table, tokenizer, 32)
     monkeypatch.setattr(encoding, "CHUNK", 5)

@@ -276,7 +276,7 @@ def test_wrong_settings(run, preset, tmp_path, changes, message):
 
 
 def test_mistakes_are_the_wrong_rows_the_surest_first():
-    table = Table("x", [2, 3, 4], ["c0", "c1", "c2"], [["a", "b"], ["d", "e"], ["f", "g"]], [0, 1, 1])
+    table = Table("x", [2, 3, 4], [0, 1, 2], ["c0", "c1", "c2"], [["a", "b"], ["d", "e"], ["f", "g"]], [0, 1, 1])
     logits = np.array([[0.0, 1.0], [0.0, 5.0], [4.0, 0.0]])
     mistakes = task.show_answers(table, logits)["mistakes"]
     assert [dict(mistake.parts)["context"] for mistake in mistakes] == ["c2", "c0"]
