@@ -198,7 +198,8 @@ class Embed(task.Task):
     def encode(self, part, trained):
         """Makes K sequences `[CLS] text [SEP]` of each row; a row of one text to train on has it twice."""
         settings, table, encoded = self.settings, part.rows, self._encode_table(part, trained)
-        if part.split != "train" or not settings.num_negatives:
+        # A model that is there has been trained, and asks for the lengths alone, as the report after a search does.
+        if part.split != "train" or not settings.num_negatives or trained.model is not None:
             return encoded
         from tasks.fine_tuning.start import find_start
 

@@ -19,7 +19,7 @@ from tasks import flags
 from tasks.convert.run import ConversionSettings, convert
 from tasks.embed import retrieval, task
 from tasks.fine_tuning import session
-from tasks.fine_tuning.command import run_task
+from tasks.fine_tuning.command import run_stages, run_task
 from tasks.fine_tuning.model_files import save_model
 
 
@@ -183,7 +183,7 @@ def test_a_reranker_of_single_texts_or_of_any_number_of_labels_is_refused(tmp_pa
 def test_negatives_are_mined_by_the_start(tmp_path, preset, monkeypatch):
     seen = []
     monkeypatch.setattr(retrieval, "mine", lambda *given: seen.append(given) or [[*row, "w1"] for row in given[0]])
-    run_tasks.embed(
+    settings = task.EmbedSettings(
         preset=preset,
         train_file=write_pairs(tmp_path / "train.tsv", 16, 1),
         output_dir=str(tmp_path / "run"),
@@ -194,6 +194,8 @@ def test_negatives_are_mined_by_the_start(tmp_path, preset, monkeypatch):
         num_negatives=1,
         relative_margin=0.1,
     )
+    session = run_stages(task.Embed(settings))
+    session.task.encode(session.inputs.parts[0], session.trained)  # For the lengths, as in the report of a search.
     ((texts, vectors, *others),) = seen
     assert others == [1, 0.1] and texts == [list(row) for row in rows_of(16, 1)]
     start = BertTextEmbedder.from_preset(preset)
