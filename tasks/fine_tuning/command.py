@@ -86,8 +86,7 @@ def main(task: Task) -> None:
     session = run_stages(task)
     flags.write_flags(dataclasses.asdict(settings), settings.output_dir)
     lines = score_lines(task, session.results)
-    if session.evaluations:
-        lines += answer_lines(session.evaluations[0])
+    lines += [line for evaluation in session.evaluations[:1] for line in answer_lines(evaluation)]
     if settings.do_train and task.model_class() is not None:
         lines += next_lines(settings.output_dir)
     for line in lines:
@@ -97,23 +96,18 @@ def main(task: Task) -> None:
 
 def score_lines(task: Task, results: dict) -> list[str]:
     """Returns a line for each printed figure, with its 95% interval if it has one."""
-    lines, digits = [], f".{task.decimals}f"
-    if task.settings.do_eval:
-        intervals = results["intervals"]
-        for name, (low, high) in intervals.items():
-            line = f"{name}: {results[name]:{digits}} (95% interval {low:{digits}} to {high:{digits}})"
-            baseline = f"majority_{name}"
-            lines.append(f"{line}, {baseline}: {results[baseline]:{digits}}" if baseline in results else line)
-        # The score of a test file may be an earlier call's.
-        shown = [name for name in results if name.removeprefix("mismatched_") in {*task.printed} - {"test_f1"}]
-        lines += [
-            f"{name}: {results[name]:{digits}}" for name in shown if name.removeprefix("majority_") not in intervals
-        ]
-    if task.settings.do_predict:
-        lines += [
-            f"{name}: {results[name]:{digits}}" for name in task.printed if name.startswith("test_") and name in results
-        ]
-    return lines
+    lines, digits, settings = [], f".{task.decimals}f", task.settings
+    intervals = results["intervals"] if settings.do_eval else {}
+    for name, (low, high) in intervals.items():
+        line = f"{name}: {results[name]:{digits}} (95% interval {low:{digits}} to {high:{digits}})"
+        baseline = f"majority_{name}"
+        lines.append(f"{line}, {baseline}: {results[baseline]:{digits}}" if baseline in results else line)
+    # What this call has not scored may be an earlier one's.
+    shown = [name for name in results if (settings.do_predict if name.startswith("test_") else settings.do_eval)]
+    shown = [name for name in shown if name.removeprefix("mismatched_") in task.printed]
+    return lines + [
+        f"{name}: {results[name]:{digits}}" for name in shown if name.removeprefix("majority_") not in intervals
+    ]
 
 
 def answer_lines(evaluation: Evaluation) -> list[str]:

@@ -80,13 +80,10 @@ class _Candidates:
 
     def __init__(self, task: Task, origin: start.Start, trained: Trained, encoded: Encoded, strategy):
         self._settings, self._strategy = task.settings, strategy
-        arguments = task.model_arguments(trained.spec)
-        saved = weights.read_settings(origin.preset).get("task", {})
-        pooling = saved.get("pooling") or "mean"
+        pooling = weights.read_settings(origin.preset).get("task", {}).get("pooling") or "mean"
+        arguments = {**task.model_arguments(trained.spec), "pooling": pooling}
         with strategy.scope():
-            self.model = start.build_model(
-                origin, self._settings, task.model_class(), {**arguments, "pooling": pooling}
-            )
+            self.model = start.build_model(origin, self._settings, task.model_class(), arguments)
             self._embedder = keras.Model(self.model.input, self.model.get_layer("pool_tokens").output)
         self._start = self.model.backbone.get_weights()
         self._predictor = Predictor(self._embedder)

@@ -42,9 +42,10 @@ _LONG_EXAMPLES = {
     "mean": "read in windows, which are averaged",
     "max": "read in windows, of which the largest counts",
 }
-# Prefixes of the keys of metrics.json that describe the model and its training, and of those that describe predictions.
-# All others describe an evaluation and are removed by the next one.
-_OF_TRAINING, _OF_PREDICTIONS = ("train_", "data_", "validation_", "best_step", "sweep", "preset"), ("test_",)
+# Prefixes of the keys of metrics.json that describe the model and its training; and a part of those that describe
+# predictions, such as mismatched_test_rows. All others describe an evaluation and are removed by the next one.
+_OF_TRAINING, _OF_PREDICTIONS = ("train_", "data_", "validation_", "best_step", "sweep", "preset"), "test_"
+_PREDICTED = "test_predictions"  # Key of metrics.json.
 
 
 @dataclasses.dataclass(eq=False)
@@ -163,10 +164,8 @@ class Session:
         content, labels = self.task.content(self.inputs.of("train")[0].rows), encoded.examples.labels["labels"]
         names, chances, rows = self.trained.spec.labels, np.exp(logs).round(4), []
         for row, other in data_check.find_doubtful(logs, labels):
-            of_label, of_other = chances[row, [labels[row], other]].tolist()
-            rows.append(
-                [content.place(row), names[labels[row]], names[other], of_label, of_other, content.texts[row][0]]
-            )
+            of_both = chances[row, [labels[row], other]].tolist()
+            rows.append([content.place(row), names[labels[row]], names[other], *of_both, content.texts[row][0]])
         if 2 * len(rows) > len(labels):  # The encoder does not know such texts.
             print(f"Likely wrong labels: not listed, since the embeddings contradict {len(rows)} of {len(labels)}.")
             return
@@ -195,8 +194,8 @@ class Session:
         if seconds is None and is_directory(directory):
             self.trained = self.trained._replace(spec=task.adjust_spec(read_spec(task, directory)))
         if self._workers.is_chief:
-            if seconds is not None:  # Only few labels are trained on again, over another model and its predictions.
-                remove_path(os.path.join(self.output_dir, "predictions.tsv"))
+            if seconds is not None:  # Another model was there, with its predictions.
+                remove_stale(self.output_dir)
             saved = {"task": task.name, **dataclasses.asdict(self.trained.spec)}
             model_files.save_model(directory, task.model_to_save(self.trained), tokenizer, saved)
         self._workers.wait()
@@ -275,8 +274,7 @@ class Session:
                 f"{directory}: {model_files.TASK_FILE} declares {expected} outputs, but the model has {actual}. The "
                 "two files come from different trainings."
             )
-        encoder = find_backbone(self.trained.model)
-        if encoder is not None:
+        if encoder := find_backbone(self.trained.model):
             check_positions(spec.sequence_length, encoder.max_sequence_length, directory)
 
     def _load_preset(self) -> None:
@@ -292,8 +290,8 @@ class Session:
 
     def evaluate(self) -> None:
         """Scores the model on the dev files and adds the figures to `metrics.json`."""
-        kept = {name: value for name, value in self.results.items() if name.startswith(_OF_TRAINING + _OF_PREDICTIONS)}
-        self.results, intervals = kept, {}
+        kept = (name for name in self.results if name.startswith(_OF_TRAINING) or _OF_PREDICTIONS in name)
+        self.results, intervals = {name: self.results[name] for name in kept}, {}
         for part in self.inputs.of("dev"):
             started = time.perf_counter()
             evaluation = self.task.evaluate(self._answer(part), self.results)
@@ -313,17 +311,17 @@ class Session:
 
     def predict(self) -> list[str]:
         """Writes the answers to the test files and returns the paths."""
-        self.results = {name: value for name, value in self.results.items() if not name.startswith(_OF_PREDICTIONS)}
-        paths = []
+        paths, names = [], set(self.results.get(_PREDICTED, ()))
+        self.results = {name: value for name, value in self.results.items() if _OF_PREDICTIONS not in name}
         for part in self.inputs.of("test"):
             answers = self._answer(part)
             if not self._workers.is_chief:
                 continue
             written, details = self.task.write_predictions(answers, self.output_dir)
             paths += written
+            details |= {"test_file": part.rows.path, "test_rows_checksum": part.rows.checksum()}
             self.results |= {part.figure(name): value for name, value in details.items()}
-            self.results[part.figure("test_file")] = part.rows.path
-            self.results[part.figure("test_rows_checksum")] = part.rows.checksum()
+        self.results[_PREDICTED] = sorted(names.union(map(os.path.basename, paths)))
         self._write_metrics()
         return paths
 
@@ -398,16 +396,9 @@ class Session:
     def _write_card(self, report: Report) -> None:
         settings, encoder, data = self.settings, find_backbone(self.trained.model), []
         for part in self.inputs.parts:
-            lengths = report.lengths[part.title]
-            data.append(
-                Data(
-                    split=part.split,
-                    path=part.rows.path,
-                    rows=len(lengths),
-                    longest=int(lengths.max(initial=0)),
-                    num_cut=int(np.count_nonzero(lengths > report.max_length)),
-                )
-            )
+            lengths, path = report.lengths[part.title], part.rows.path
+            longest, num_cut = int(lengths.max(initial=0)), int(np.count_nonzero(lengths > report.max_length))
+            data.append(Data(split=part.split, path=path, rows=len(lengths), longest=longest, num_cut=num_cut))
         card = Card(
             report=report,
             task="regression" if getattr(self.trained.spec, "is_regression", False) else self.task.name,
@@ -461,6 +452,12 @@ class Session:
         self.results |= {**self.task.describe_model(self.trained), "skipped_rows": self.inputs.bad_rows.count}
         if self._workers.is_chief:
             write_json(os.path.join(self.output_dir, METRICS_FILE), self.results)
+
+
+def remove_stale(output_dir: str, *names: str) -> None:
+    """Removes the predictions of a model that another one replaces, and other files by their names."""
+    for name in (*names, *read_optional_json(os.path.join(output_dir, METRICS_FILE)).get(_PREDICTED, ())):
+        remove_path(os.path.join(output_dir, name))
 
 
 def plan_steps(settings: FineTuningSettings, train: Examples, watched: Examples | None) -> tuple[int, int, int]:

@@ -24,7 +24,7 @@ from tqdm import tqdm
 from keras_bert.errors import InputError
 from keras_bert.files import atomic_path, exists, keep_copies, local_copy, read_object, remove_path, write_json
 from tasks.fine_tuning.inputs import MODEL_DIRECTORY, Inputs, read_spec
-from tasks.fine_tuning.session import HISTORY_FILE, METRICS_FILE, Session
+from tasks.fine_tuning.session import DOUBTFUL_FILE, HISTORY_FILE, METRICS_FILE, Session, remove_stale
 from tasks.fine_tuning.task import Task
 
 DIRECTORY = "sweep"
@@ -72,6 +72,7 @@ def search(task: Task, inputs: Inputs) -> tuple[Inputs, list[tuple[str, list[str
     if watched.split == "validation":
         metric = f"validation_{task.stopping_metric or metric}"
     result = run_sweep(settings.output_dir, grid, run_one, metric, shared)
+    remove_stale(settings.output_dir, DOUBTFUL_FILE)
     for name in _KEPT:
         source = local_copy(os.path.join(result["directory"], name))
         copy = shutil.copytree if os.path.isdir(source) else shutil.copyfile

@@ -23,6 +23,7 @@ from keras_bert import BertPreprocessor, BertTokenizer
 from keras_bert.errors import InputError
 from tasks.classify.task import Classify, ClassifySettings
 from tasks.fine_tuning.inputs import read_spec
+from tasks.fine_tuning.session import remove_stale
 
 
 @pytest.fixture(scope="module", name="preset")
@@ -141,18 +142,23 @@ def test_mnli_is_scored_on_both_dev_files(inference):
 
 def test_mnli_and_ax_are_predicted_into_their_files(inference):
     settings, run, _ = inference
-    classify(**settings, task_name="ax", do_predict=True)
+    results, files = classify(**settings, task_name="ax", do_predict=True), []
+    assert results["ax_test_rows"] == 5 and not any("mismatched_test" in name for name in results)
     for names, count in (
         (("MNLI-m.tsv", "predictions.tsv"), 3),
         (("MNLI-mm.tsv", "predictions_mismatched.tsv"), 4),
         (("AX.tsv", "predictions_ax.tsv"), 5),
     ):
+        files += names
         for name in names:
             lines = [line.split("\t") for line in (run / name).read_text().splitlines()]
             assert lines[0][:2] == ["index", "prediction"] and [row[0] for row in lines[1:]] == list("01234"[:count])
             assert {row[1] for row in lines[1:]} <= {"entailment", "neutral", "contradiction"}
     with pytest.raises(InputError, match="--task_name=ax: GLUE has no dev file of it"):
         classify(**settings, task_name="ax", do_eval=True)
+    assert results["test_predictions"] == sorted(files)
+    remove_stale(str(run))  # As another training does.
+    assert not any((run / name).exists() for name in files)
 
 
 # === Bad rows, early stopping ===

@@ -1,6 +1,7 @@
 """The paper's search: every combination is trained once, the best on dev is kept, and its table is shown."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -60,13 +61,16 @@ def test_what_the_runs_leave(search):
     assert "accuracy of each combination over its seeds" in page and "accuracy of each run" in page
 
 
-def test_finished_runs_are_kept_and_a_changed_one_is_refused(search, settings, monkeypatch):
+def test_finished_runs_are_kept_and_a_changed_one_is_refused(search, settings, tmp_path, monkeypatch):
     def refuse(*_):
         raise AssertionError("trained again")
 
     monkeypatch.setattr(sweep.Session, "train", refuse)
     again = classify(**settings)
     assert again["accuracy"] == search[1]["accuracy"] and again["sweep"] == search[1]["sweep"]
+    copy = shutil.copytree(search[0], tmp_path / "run")
+    classify(**{**settings, "output_dir": str(copy), "do_predict": False})
+    assert not (copy / "predictions.tsv").exists()  # They may be another model's.
     with pytest.raises(InputError, match="holds a run with other settings .num_train_epochs: 1 there, 2 now"):
         classify(**{**settings, "num_train_epochs": 2})
 
