@@ -2,9 +2,11 @@
 
 import dataclasses
 import functools
+import json
 import math
 import os
 import time
+import zlib
 from typing import Any
 
 import numpy as np
@@ -45,7 +47,7 @@ _LONG_EXAMPLES = {
 # Prefixes of the keys of metrics.json that describe the model and its training; and a part of those that describe
 # predictions, such as mismatched_test_rows. All others describe an evaluation and are removed by the next one.
 _OF_TRAINING, _OF_PREDICTIONS = ("train_", "data_", "validation_", "best_step", "sweep", "preset"), "test_"
-_PREDICTED = "test_predictions"  # Key of metrics.json.
+_IDENTITY, _PREDICTED = "train_identity_checksum", "test_predictions"  # Keys of metrics.json.
 
 
 @dataclasses.dataclass(eq=False)
@@ -134,8 +136,8 @@ class Session:
         self.trained = self.trained._replace(model=trainer.model)
         backbone = find_backbone(trainer.model) or self.trained.encoder.backbone
         identity = identify(settings, backbone, tokenizer, weights_are_loaded=origin.load_weights)
-        trainer.keep_settings(self._identity(identity, train))
-        self._finish(train, encoded, self._fit(trainer, examples, num_steps, interval), num_steps)
+        trainer.keep_settings(identity := self._identity(identity, train))
+        self._finish(train, encoded, self._fit(trainer, examples, num_steps, interval), num_steps, identity)
         if settings.early_stopping_patience:
             self.results["best_step"] = int(trainer.step.numpy())
         self._write_metrics()
@@ -154,8 +156,8 @@ class Session:
             return False
         self.trained = self.trained._replace(model=few.model)
         identity = identify(self.settings, few.model.backbone, self.trained.tokenizer, weights_are_loaded=False)
-        keep_settings(self.output_dir, self._identity(identity, train))
-        self._finish(train, encoded, time.monotonic() - started, few.num_steps)
+        keep_settings(self.output_dir, identity := self._identity(identity, train))
+        self._finish(train, encoded, time.monotonic() - started, few.num_steps, identity)
         self._write_metrics()
         return True
 
@@ -186,22 +188,25 @@ class Session:
         checksums = {f"{part.split}_rows_checksum": part.rows.checksum() for part in self.inputs.of("unlabelled")}
         return {**identity, **of_spec, "train_rows_checksum": train.rows.checksum(), **checksums}
 
-    def _finish(self, train: Part, encoded: Encoded, seconds: float | None, num_steps: int) -> None:
-        """Saves the model and describes its training; `seconds` is None if an earlier call had finished it."""
+    def _finish(self, train: Part, encoded: Encoded, seconds: float | None, num_steps: int, identity: dict) -> None:
+        """Saves the model and describes its training; `seconds` is None if an earlier call had done the last step."""
         task, settings, tokenizer = self.task, self.settings, self.trained.tokenizer
-        directory = os.path.join(self.output_dir, MODEL_DIRECTORY)
-        # If the training was finished before, keep what was chosen and measured since.
-        if seconds is None and is_directory(directory):
+        directory, earlier = os.path.join(self.output_dir, MODEL_DIRECTORY), self._earlier_results()
+        checksum = zlib.crc32(json.dumps(identity).encode())
+        # If that call came to its end, keep what was chosen and measured since. Otherwise model and results are those
+        # of another training.
+        is_kept = seconds is None and earlier.get(_IDENTITY) == checksum
+        if is_kept and is_directory(directory):
             self.trained = self.trained._replace(spec=task.adjust_spec(read_spec(task, directory)))
         if self._workers.is_chief:
-            if seconds is not None:  # Another model was there, with its predictions.
+            if not is_kept:
                 remove_stale(self.output_dir)
             saved = {"task": task.name, **dataclasses.asdict(self.trained.spec)}
             model_files.save_model(directory, task.model_to_save(self.trained), tokenizer, saved)
         self._workers.wait()
         command = command_line(task.command.split()[0], settings)
-        trained = {"train_seconds": round(seconds or 0.0, 2), "train_command": command}
-        self.results = self._earlier_results() if seconds is None else trained
+        trained = {"train_seconds": round(seconds or 0.0, 2), "train_command": command, _IDENTITY: checksum}
+        self.results = earlier if is_kept else trained
         of_training = {**task.describe(train.rows, encoded, self.inputs.spec), "train_steps": num_steps}
         self.results |= {**of_training, **self._few_labels, **(self.inputs.look.figures if self.inputs.look else {})}
         for part in self.inputs.of("validation"):

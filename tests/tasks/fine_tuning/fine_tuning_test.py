@@ -211,6 +211,17 @@ def test_a_stopped_training_continues_as_if_it_had_not_been_stopped(preset, whol
     assert [row["step"] for row in evaluations] == [3, 6]
 
 
+def test_a_training_stopped_at_its_last_evaluation_is_described_as_its_own(preset, tmp_path):
+    (tmp_path / "metrics.json").write_text('{"train_few_labels": "frozen", "test_predictions": ["predictions.tsv"]}')
+    (tmp_path / "predictions.tsv").write_text("of an earlier training")
+    with pytest.raises(KeyboardInterrupt):
+        train(preset, tmp_path, losses=stop())
+    _, session, _ = train(preset, tmp_path, losses=[0.5])
+    assert session.results["train_command"].startswith("bert-toy ") and "train_few_labels" not in session.results
+    assert json.loads((tmp_path / "metrics.json").read_text()) == session.results
+    assert not (tmp_path / "predictions.tsv").exists()
+
+
 def test_lora_trains_its_factors_and_the_head_of_random_weights(preset, tmp_path):
     original = BertBackbone.from_preset(preset)
     task, session, changed = train(preset, tmp_path, lora_rank=2, load_weights=False, num_train_epochs=1)
