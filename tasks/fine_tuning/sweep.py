@@ -21,10 +21,13 @@ from collections.abc import Callable, Sequence
 import keras
 from tqdm import tqdm
 
+from keras_bert.encoder.backbone import BertBackbone
 from keras_bert.errors import InputError
 from keras_bert.files import atomic_path, exists, keep_copies, local_copy, read_object, remove_path, write_json
+from tasks.engine.settings import identify
 from tasks.fine_tuning.inputs import MODEL_DIRECTORY, Inputs, read_spec
 from tasks.fine_tuning.session import DOUBTFUL_FILE, HISTORY_FILE, METRICS_FILE, Session, remove_stale
+from tasks.fine_tuning.start import find_start
 from tasks.fine_tuning.task import Task
 
 DIRECTORY = "sweep"
@@ -64,7 +67,11 @@ def search(task: Task, inputs: Inputs) -> tuple[Inputs, list[tuple[str, list[str
 
     seeds = range(settings.random_seed, settings.random_seed + settings.num_restarts)
     grid = {**settings.grid, "random_seed": list(seeds)}
-    shared = {name: value for name, value in settings.identity().items() if name not in grid}
+    keras.utils.set_random_seed(settings.random_seed)  # A checkpoint may lack the pooler, which is random then.
+    with find_start(settings) as origin:
+        backbone = BertBackbone.from_preset(origin.preset, load_weights=origin.load_weights)
+        shared = identify(settings, backbone, origin.tokenizer(), weights_are_loaded=origin.load_weights)
+    shared = {name: value for name, value in shared.items() if name not in grid}
     shared["spec"] = dataclasses.asdict(inputs.spec)
     shared["rows_checksums"] = [part.rows.checksum() for part in inputs.parts if part.split != "test"]
     watched = inputs.watched

@@ -8,6 +8,7 @@ import pytest
 from run_tasks import classify
 from toy_classifier import COLUMNS, TRAINING, write_preset, write_tables
 
+from keras_bert import BertBackbone
 from keras_bert.errors import InputError
 from tasks.fine_tuning import sweep
 
@@ -73,6 +74,15 @@ def test_finished_runs_are_kept_and_a_changed_one_is_refused(search, settings, t
     assert not (copy / "predictions.tsv").exists()  # They may be another model's.
     with pytest.raises(InputError, match="holds a run with other settings .num_train_epochs: 1 there, 2 now"):
         classify(**{**settings, "num_train_epochs": 2})
+
+
+def test_finished_runs_of_another_preset_are_refused(search, settings, tmp_path):
+    backbone = BertBackbone.from_preset(settings["preset"])
+    backbone.set_weights([weight * 2 for weight in backbone.get_weights()])
+    other = shutil.copytree(settings["preset"], tmp_path / "other")
+    backbone.save_to_preset(str(other))
+    with pytest.raises(InputError, match="holds a run with other settings .weights_checksum: "):
+        classify(**{**settings, "preset": str(other)})
 
 
 def test_each_combination_is_trained_from_several_seeds(settings, tmp_path, monkeypatch):
