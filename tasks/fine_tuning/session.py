@@ -263,8 +263,8 @@ class Session:
                 self._load_own(directory)
             else:
                 self._load_preset()
-            is_own = directory == os.path.join(self.output_dir, MODEL_DIRECTORY) or not self.settings.preset
-            source = {} if is_own else {"preset": self.settings.preset}
+            is_own = directory == os.path.join(self.output_dir, MODEL_DIRECTORY)
+            source = {} if is_own else {"preset": self.settings.preset or self.settings.init_checkpoint}
             self.results = earlier if earlier.get("preset") == source.get("preset") else source
 
     def _load_own(self, directory: str) -> None:
