@@ -115,8 +115,6 @@ class Session:
         start.check_encoder(origin, settings, spec.sequence_length, tokenizer.vocabulary_size())
         self.trained = task.prepare(origin, Trained(None, tokenizer, spec))
         encoded = self._encode(train)
-        if self._workers.is_chief:
-            remove_path(os.path.join(self.output_dir, DOUBTFUL_FILE))  # It belongs to an earlier training.
         if method != "off" and self._train_on_few(method, origin, encoded, strategy):
             return
         if "data_doubtful_labels" not in self._few_labels and getattr(settings, "find_wrong_labels", False):
@@ -157,6 +155,7 @@ class Session:
         self.trained = self.trained._replace(model=few.model)
         identity = identify(self.settings, few.model.backbone, self.trained.tokenizer, weights_are_loaded=False)
         keep_settings(self.output_dir, identity := self._identity(identity, train))
+        remove_path(os.path.join(self.output_dir, HISTORY_FILE))  # That of an earlier search.
         self._finish(train, encoded, time.monotonic() - started, few.num_steps, identity)
         self._write_metrics()
         return True
@@ -200,7 +199,7 @@ class Session:
             self.trained = self.trained._replace(spec=task.adjust_spec(read_spec(task, directory)))
         if self._workers.is_chief:
             if not is_kept:
-                remove_stale(self.output_dir)
+                remove_stale(self.output_dir, *([] if self._doubtful else [DOUBTFUL_FILE]))
             saved = {"task": task.name, **dataclasses.asdict(self.trained.spec)}
             model_files.save_model(directory, task.model_to_save(self.trained), tokenizer, saved)
         self._workers.wait()

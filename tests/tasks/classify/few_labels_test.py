@@ -176,8 +176,11 @@ def test_a_second_training_removes_the_predictions_of_the_first(run, tables, tmp
     run("--nodo_train", "--preset=", "--train_file=")
     copy = predictions.with_name("predictions_2024.tsv")
     copy.write_bytes(predictions.read_bytes())
+    history = predictions.with_name("history.json")
+    history.write_text('{"training": [{"step": 1, "loss": 0.5}], "evaluations": []}')  # That of a search.
     run(*words)
-    assert not predictions.exists() and copy.exists()
+    assert not predictions.exists() and copy.exists() and not history.exists()
+    assert 'id="curves"' not in (tmp_path / "run" / "report.html").read_text()
     run(*words, "--do_predict", test)
     assert predictions.exists()
 

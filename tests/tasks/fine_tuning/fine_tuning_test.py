@@ -311,8 +311,11 @@ def test_early_stopping_needs_an_evaluation():
 
 @pytest.mark.parametrize("name", ["lora_rank", "reinit_layers"])
 def test_other_settings_cannot_continue(preset, whole, name):
+    listed = whole[0] / "doubtful_labels.tsv"
+    listed.write_text("place\n")
     with pytest.raises(InputError, match=f"{name}=0. It cannot continue with 1"):
         train(preset, whole[0], **{name: 1})
+    assert listed.exists()  # It belongs to the training that stays.
 
 
 def test_another_preset_cannot_continue(preset, whole, tmp_path):
