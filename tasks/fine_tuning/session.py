@@ -203,8 +203,9 @@ class Session:
             saved = {"task": task.name, **dataclasses.asdict(self.trained.spec)}
             model_files.save_model(directory, task.model_to_save(self.trained), tokenizer, saved)
         self._workers.wait()
-        command = command_line(task.command.split()[0], settings)
-        trained = {"train_seconds": round(seconds or 0.0, 2), "train_command": command, _IDENTITY: checksum}
+        begin = (settings.preset or settings.init_checkpoint) if settings.load_weights else "random weights"
+        trained = {"train_seconds": round(seconds or 0.0, 2), "train_start": begin, _IDENTITY: checksum}
+        trained["train_command"] = command_line(task.command.split()[0], settings)
         self.results = earlier if is_kept else trained
         of_training = {**task.describe(train.rows, encoded, self.inputs.spec), "train_steps": num_steps}
         self.results |= {**of_training, **self._few_labels, **(self.inputs.look.figures if self.inputs.look else {})}
@@ -398,7 +399,7 @@ class Session:
             self._write_card(report)
 
     def _write_card(self, report: Report) -> None:
-        settings, encoder, data = self.settings, find_backbone(self.trained.model), []
+        encoder, data = find_backbone(self.trained.model), []
         for part in self.inputs.parts:
             lengths, path = report.lengths[part.title], part.rows.path
             longest, num_cut = int(lengths.max(initial=0)), int(np.count_nonzero(lengths > report.max_length))
@@ -409,7 +410,7 @@ class Session:
             config=encoder and encoder.bert_config,
             num_parameters=self.trained.model.count_params(),
             tokenizer=tokenizer_identity(self.trained.tokenizer),
-            start=(settings.preset or settings.init_checkpoint) if settings.load_weights else "random weights",
+            start=self.results.get("train_start"),
             data=data,
             metrics=self.results,
             scores=list(self.results.get("intervals", ())),

@@ -174,6 +174,7 @@ def test_a_second_training_removes_the_predictions_of_the_first(run, tables, tmp
     words = ["--nodo_eval", "--few_labels=frozen"]
     run(*words, "--do_predict", test)
     run("--nodo_train", "--preset=", "--train_file=")
+    assert "\nTrained from " in (tmp_path / "run" / "README.md").read_text()  # Which this call was not told.
     copy = predictions.with_name("predictions_2024.tsv")
     copy.write_bytes(predictions.read_bytes())
     history = predictions.with_name("history.json")
