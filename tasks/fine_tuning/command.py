@@ -5,7 +5,7 @@ import os
 import shlex
 from collections.abc import Callable
 
-from keras_bert.files import absolute, check_writable
+from keras_bert.files import absolute, check_writable, exists
 from tasks import flags
 from tasks.fine_tuning.inputs import MODEL_DIRECTORY, check_training, complete, read_inputs
 from tasks.fine_tuning.task import Evaluation, Task
@@ -84,7 +84,9 @@ def main(task: Task) -> None:
     task = complete(task)
     settings = task.settings
     session = run_stages(task)
-    flags.write_flags(dataclasses.asdict(settings), settings.output_dir)
+    # As the report, a call that only predicts keeps those of the training: `bert-export --int8` asks for its rows.
+    if settings.do_train or settings.do_eval or not exists(os.path.join(settings.output_dir, flags.FLAGS_FILE)):
+        flags.write_flags(dataclasses.asdict(settings), settings.output_dir)
     lines = score_lines(task, session.results)
     lines += [line for evaluation in session.evaluations[:1] for line in answer_lines(evaluation)]
     if settings.do_train and task.model_class() is not None:
