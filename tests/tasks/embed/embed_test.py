@@ -16,6 +16,7 @@ from keras_bert import BertBackbone, BertTextEmbedder
 from keras_bert.errors import InputError
 from tasks.embed import data, objectives, retrieval
 from tasks.embed.model import embed_groups
+from tasks.embed.task import Embed
 from tasks.engine.strategy import set_mixed_precision, wrap_loss_scale
 from tasks.engine.train_step import TrainStep
 from tasks.text.bad_rows import BadRows
@@ -371,7 +372,7 @@ def test_tables_that_cannot_be_used(tmp_path, content, columns, message):
 
 
 def test_raw_text_gives_a_sentence_and_the_rest_of_its_document(tmp_path):
-    path = tmp_path / "text.txt"
+    path = tmp_path / "TEXT.TXT"  # As Windows names them.
     path.write_text("a one\nb two\nc three\n\nalone\n\n\nd four\ne five\n")
     table = data.read_documents(str(path), seed=1)
     documents = [["a one", "b two", "c three"], ["d four", "e five"]]
@@ -381,6 +382,8 @@ def test_raw_text_gives_a_sentence_and_the_rest_of_its_document(tmp_path):
     assert [row[0] in document for row, document in zip(table.texts, documents, strict=True)] == [True, True]
     assert [path.read_text().splitlines()[line - 1] for line in table.lines] == [row[0] for row in table.texts]
     assert data.read_documents(str(path), seed=1) == table
+    settings = Embed.Settings(output_dir="run", train_file=str(path), do_train=True, random_seed=1)
+    assert [part.rows for part in Embed(settings).read("train", BadRows())] == [table]
     path.write_text("alone\n\nalone\n")
     with pytest.raises(InputError, match="no document has two sentences"):
         data.read_documents(str(path), seed=1)
