@@ -215,6 +215,7 @@ class BertTask:
         load_weights: bool = True,
         dtype=None,
         sequence_length: int | None = None,
+        lowercase: bool | None = None,
         **settings,
     ) -> "BertTask":
         """Builds the model of a preset, with the heads of its checkpoint, and a preprocessor.
@@ -225,6 +226,7 @@ class BertTask:
             dtype: as in `BertBackbone.from_preset`.
             sequence_length: int, the most tokens of an example; None: as the preset was saved, else as many as the
                 backbone has positions for.
+            lowercase: bool, whether texts are lower-cased, as in `BertTokenizer.from_preset`; None: the preset says.
             **settings: arguments of the constructor, such as `labels` or `preprocessor=None`. All others, including
                 `dropout`, are settings of the backbone that differ from the preset's.
 
@@ -238,7 +240,7 @@ class BertTask:
         own, overrides = cls._split(settings)
         # The preprocessor comes first, so that a bad tokenizer is refused before weights are downloaded.
         if "preprocessor" not in own and tokenizers.has_tokenizer(preset):
-            own["preprocessor"] = cls.preprocessor_of(preset, sequence_length)
+            own["preprocessor"] = cls.preprocessor_of(preset, sequence_length, lowercase=lowercase)
         if not load_weights:
             stored = cls._as_saved(weights.read_settings(preset), overrides)
             backbone = BertBackbone.from_preset(preset, load_weights=False, dtype=dtype, **overrides)
@@ -267,15 +269,15 @@ class BertTask:
         return {name: settings[name] for name in cls.trained_settings if name in settings}
 
     @classmethod
-    def preprocessor_of(cls, preset: str | os.PathLike, sequence_length: int | None = None) -> BertPreprocessor:
-        """Returns the preprocessor that `from_preset` gives the model of a preset."""
+    def preprocessor_of(cls, preset: str | os.PathLike, sequence_length: int | None = None, **own) -> BertPreprocessor:
+        """Returns the preprocessor that `from_preset` gives the model of a preset, with arguments of its own class."""
         settings = weights.read_settings(preset)
         if catalog.published(preset) is not None:
             # Its settings are those of the name, and need no file. The length is in the files, where there are some.
             with contextlib.suppress(InputError), catalog.located(preset) as place:
                 settings = weights.read_settings(place)
         length = sequence_length or _task_of(cls, settings).get("sequence_length")
-        return cls.preprocessor_cls.from_preset(preset, length)
+        return cls.preprocessor_cls.from_preset(preset, length, **own)
 
     @classmethod
     def from_checkpoint(cls, checkpoint: weights.Checkpoint, dtype=None, **settings) -> "BertTask":

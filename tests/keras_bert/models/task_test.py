@@ -134,8 +134,15 @@ def _preset(tmp_path_factory):
 
 def test_settings_of_the_backbone_and_of_the_preprocessor_are_taken(preset):
     model = keras_bert.BertTextClassifier.from_preset(
-        preset, dtype="mixed_bfloat16", sequence_length=5, layout="unpadded", dropout=0.2, compile=False
+        preset,
+        dtype="mixed_bfloat16",
+        sequence_length=5,
+        lowercase=False,
+        layout="unpadded",
+        dropout=0.2,
+        compile=False,
     )
+    assert not model.preprocessor.tokenizer.lowercase  # The cure that a contradictory preset is given.
     assert (model.backbone.layout, model.backbone.dropout, model.preprocessor.sequence_length) == ("unpadded", 0.2, 5)
     assert model.get_layer("classifier_dropout").rate == 0.2 and not model.compiled
     assert model.backbone.dtype_policy.name == "mixed_bfloat16" and model.output.dtype == "float32"
