@@ -405,12 +405,12 @@ class LabeledTask(BertTask):
         if multi_label and not self.uses_pooler:
             raise ValueError(f"`multi_label` must be False for a head on every token. Received: {multi_label=}")
         labels = None if labels is None else list(labels)  # Those of a column's `unique()` are an array.
-        if num_classes is None and labels:
-            num_classes = len(labels)
+        num_classes = len(labels) if num_classes is None and labels else num_classes
         if num_classes is None or num_classes < 1:
             raise ValueError(f"`num_classes` must be at least 1. Received: num_classes={num_classes}")
-        if labels and not len(set(labels)) == len(labels) == num_classes:
-            raise ValueError(f"`labels` must have a name of its own for each. Received: {num_classes=}, {labels=}")
+        # Numbers in `y` are those of the classes, so that numbers as labels would be another order of the same.
+        if labels and not (isinstance(labels[0], str) and len(set(labels)) == len(labels) == num_classes):
+            raise ValueError(f"`labels` must be str, a name of its own for each. Received: {num_classes=}, {labels=}")
         keep_arguments(self, locals())
 
         # === Layers ===

@@ -218,8 +218,9 @@ def test_scores_are_no_labels_of_a_classifier(preprocessor):
     model.fit(["the cat", "hen"], [0.0, 1.0], verbose=0)
     with pytest.raises(tf.errors.InvalidArgumentError, match="For scores make a regressor: num_classes=1."):
         model.fit(["the cat", "hen"], [0.5, 1.0], verbose=0)
-    with pytest.raises(ValueError, match="a name of its own for each"):
-        BertTextClassifier(toy_tasks.backbone(), labels=["cat", "cat"])
+    for labels in (["cat", "cat"], np.array([1, 0])):  # Answers would call class 0 `1`.
+        with pytest.raises(ValueError, match="must be str, a name of its own for each"):
+            BertTextClassifier(toy_tasks.backbone(), labels=labels)
 
 
 def test_rows_of_pandas_are_texts():
