@@ -85,9 +85,8 @@ class BertSelfAttention(BertLayer):
 
     def _attend(self, query, key, value, bias, training):
         """Computes attention with dropout of the probabilities, of float (B, S, N, D)."""
-        size = self.hidden_dim // self.num_heads
         # Scaling the query, [B, S, H], by 1 / sqrt(D) is cheaper than scaling the scores, [B, N, S, S].
-        query = ops.transpose(query * size**-0.5, (0, 2, 1, 3))  # [B, N, S, D]
+        query = ops.transpose(query * query.shape[-1] ** -0.5, (0, 2, 1, 3))  # [B, N, S, D]
         key = ops.transpose(key, (0, 2, 3, 1))  # [B, N, D, S]
         value = ops.transpose(value, (0, 2, 1, 3))  # [B, N, S, D]
         scores = ops.matmul(query, key) + bias  # [B, N, S, S]

@@ -111,7 +111,8 @@ class BertBackbone(keras_nlp.models.Backbone):
         else:
             pooled = FirstRows(dtype=dtype, name="first_rows")(rows, layout=tokens)
         outputs = {"sequence_output": sequence_output, "pooled_output": pooled_dense(pooled)}
-        super().__init__(inputs=inputs, outputs=outputs, dtype=dtype, name=name, trainable=trainable)
+        super().__init__(inputs=inputs, outputs=outputs, dtype=dtype, name=name)
+        self.trainable = trainable  # As an argument it would not reach the layers, of which a task trains each.
 
         # === Config ===
         # KerasHub's heads and tasks ask the backbone for its sizes: hidden_dim, vocabulary_size, ...

@@ -50,10 +50,12 @@ def read_config(path: str) -> BertConfig:
 
 
 def read_settings(path: str) -> dict:
-    """Returns the task that the directory describes, an embedder or a classifier; see `Checkpoint.settings`."""
-    task = sentence_transformers.read_settings(path)
-    if read_object(os.path.join(path, CONFIG_FILE)).get("problem_type") == "multi_label_classification":
+    """Returns the task that the directory describes, if it does; see `Checkpoint.settings`."""
+    task, config = sentence_transformers.read_settings(path), read_object(os.path.join(path, CONFIG_FILE))
+    if config.get("problem_type") == "multi_label_classification":
         task = {"class_name": "BertTextClassifier", "multi_label": True}
+    if "num_choices" in config:  # That name is ours: transformers takes any number.
+        task = {"class_name": "BertMultipleChoice", "num_choices": config["num_choices"]}
     return {"task": task} if task else {}
 
 

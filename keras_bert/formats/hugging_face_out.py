@@ -124,9 +124,7 @@ def _config(checkpoint: Checkpoint, architecture: str, vocabulary: list[str]) ->
     # transformers excludes the embedding of this id from training.
     padding = vocabulary.index("[PAD]") if "[PAD]" in vocabulary else 0
     values = {"architectures": [architecture], **checkpoint.config.to_hugging_face(), "pad_token_id": padding}
-    for head in checkpoint.heads:
-        if head in ("masked_lm", "embedding"):
-            continue
+    for head in (head for head in checkpoint.heads if head not in ("masked_lm", "embedding")):
         bias = f"{head}/bias"
         (outputs,) = checkpoint.tensors[bias].shape
         if head not in _OUTPUTS:
@@ -134,9 +132,10 @@ def _config(checkpoint: Checkpoint, architecture: str, vocabulary: list[str]) ->
         elif outputs != _OUTPUTS[head]:
             expected = f"expected shape ({_OUTPUTS[head]},) in {architecture}"
             raise InputError(f"{checkpoint.source}: {bias}: {expected}, found ({outputs},).")
-    if checkpoint.settings.get("task", {}).get("multi_label"):
+    task = checkpoint.settings.get("task", {})
+    if task.get("multi_label"):
         values["problem_type"] = "multi_label_classification"
-    return values
+    return values | {name: task[name] for name in ("num_choices",) if name in task}
 
 
 def _label_values(checkpoint: Checkpoint, bias: str, count: int) -> dict:

@@ -20,16 +20,18 @@ from keras_bert.formats.weight_names import HEADS, HEADS_LAST, KERAS_HUB, OURS, 
 _MOST_CLASSES = 2**17
 CONFIG_FILE = "config.json"
 TASK_FILE = "task.json"
-_TASK_OF_HEADS = {  # Class and module. Multiple choice is not among them: a checkpoint does not hold `num_choices`.
+_TASK_OF_HEADS = {  # Class and module.
     ("masked_lm", "next_sentence"): ("BertPretrainer", "keras_bert.models.pretrainer"),
     ("masked_lm",): ("BertMaskedLM", "keras_bert.models.masked_lm"),
     ("classification",): ("BertTextClassifier", "keras_bert.models.text_classifier"),
     ("token_classification",): ("BertTokenClassifier", "keras_bert.models.token_classifier"),
     ("question_answering",): ("BertSpanLabeler", "keras_bert.models.span_labeler"),
+    ("multiple_choice",): ("BertMultipleChoice", "keras_bert.models.multiple_choice"),
 }
 _EMBEDDER = ("BertTextEmbedder", "keras_bert.models.text_embedder")
-_OTHERS = ("BertMultipleChoice", _EMBEDDER[0])
-_TASKS = tuple(f"keras_bert>{name}" for name in (*(name for name, _ in _TASK_OF_HEADS.values()), *_OTHERS))
+_TASKS = tuple(f"keras_bert>{name}" for name, _ in (*_TASK_OF_HEADS.values(), _EMBEDDER))
+# Arguments of the classes that no tensor tells, by head; of other heads those of a class for labels.
+_OWN_ARGUMENTS = {"question_answering": (), "multiple_choice": ("num_choices", "dropout")}
 _MASKED_LMS = _TASKS[:2]
 _TASKS += tuple(f"keras_hub>{name}" for name in ("BertMaskedLM", "BertTextClassifier", _EMBEDDER[0]))
 _OWN_NAMES = {"pooling_mode": "pooling"}  # KerasHub's arguments by another name than ours.
@@ -190,10 +192,11 @@ def write_heads(path: str, checkpoint: Checkpoint, backbone: dict, preprocessor:
         backbone: the serialized backbone.
         preprocessor: gives the serialized preprocessor for a class of models, or None.
     """
-    heads = checkpoint.heads
-    if heads in _TASK_OF_HEADS or checkpoint.is_embedder:
+    heads, saved = checkpoint.heads, checkpoint.settings.get("task", {})
+    is_known = heads in _TASK_OF_HEADS and (heads != ("multiple_choice",) or "num_choices" in saved)
+    if is_known or checkpoint.is_embedder:
         name, module = _TASK_OF_HEADS.get(heads, _EMBEDDER)
-        config = {"backbone": backbone, "preprocessor": preprocessor(name), **_arguments(checkpoint, heads[:1])}
+        config = {"backbone": backbone, "preprocessor": preprocessor(name), **_arguments(checkpoint, heads[:1], saved)}
         write_json(os.path.join(path, TASK_FILE), serialized(module, name, config))
     if not heads:
         return
@@ -204,20 +207,24 @@ def write_heads(path: str, checkpoint: Checkpoint, backbone: dict, preprocessor:
     write_weights(os.path.join(path, "task.weights.h5"), tensors, lambda name: places.get(name, name))
 
 
-def _arguments(checkpoint: Checkpoint, heads: tuple[str, ...]) -> dict:
-    """Returns the constructor's arguments that describe the first head; none is an embedder's without a dense layer."""
+def _arguments(checkpoint: Checkpoint, heads: tuple[str, ...], saved: dict) -> dict:
+    """Returns the constructor's arguments that describe the first head; none is an embedder's without a dense layer.
+
+    Args:
+        checkpoint: an open one.
+        heads: its first head, or none.
+        saved: the task of its settings.
+    """
     if checkpoint.is_embedder:
-        own = checkpoint.settings["task"]
-        return {name: value for name, value in own.items() if name not in ("class_name", "sequence_length")}
+        return {name: value for name, value in saved.items() if name not in ("class_name", "sequence_length")}
     (head,) = heads
-    saved = checkpoint.settings.get("task", {})
-    answers = {"answer_settings": saved["answer_settings"]} if saved.get("answer_settings") else {}
     if head == "masked_lm":
         own = checkpoint.head_settings.get(head, {})
         return {f"masked_lm_{name}": own.get(name) for name in KERAS_HUB_MASKED_LM}
-    if head == "question_answering":
-        return answers
-    num_classes = checkpoint.tensors[f"{head}/bias"].shape[0]
+    own = {name: saved.get(name) for name in _OWN_ARGUMENTS.get(head, ("activation", "dropout"))}
+    own |= {"answer_settings": saved["answer_settings"]} if saved.get("answer_settings") else {}
+    if head not in _OWN_ARGUMENTS:
+        own |= {"num_classes": checkpoint.tensors[f"{head}/bias"].shape[0], "labels": checkpoint.labels}
     if head == "classification":
-        answers |= {"pooling": checkpoint.pooling, "multi_label": saved.get("multi_label", False)}
-    return {"num_classes": num_classes, "labels": checkpoint.labels, "dropout": None, **answers}
+        own |= {"pooling": checkpoint.pooling, "multi_label": saved.get("multi_label", False)}
+    return own

@@ -23,7 +23,8 @@ from keras_bert.files import is_directory, keep_copies, read_optional_json
 from keras_bert.presets import catalog, tokenizers, weights
 from keras_bert.tokenization.preprocessor import BertPreprocessor
 
-_OF_ONE_LENGTH = {"doc_stride", "max_query_length"}  # Settings of `answer` that another length may not allow.
+_OF_ONE_LENGTH = {"doc_stride", "max_query_length"}  # Settings of `answer` that another length may not allow,
+_OF_ONE_HEAD = {"temperature", "thresholds"}  # and those that suit the outputs of one head alone.
 _LEARNING_RATE = 5e-5  # KerasHub's default, and the largest of the paper's rates for fine-tuning (appendix A.3).
 
 
@@ -45,7 +46,8 @@ class BertTask:
         multi_label: whether a row has any number of labels; then `fit` takes a list of strings for each.
         trained_settings: names of those settings of `answer` that a command writes beside its model.
         answer_settings: settings of `answer` where the caller gives none. `from_preset` reads them from the `model/` of
-            a fine-tuning, and files keep them; if `sequence_length` is another, those that do not depend on it.
+            a fine-tuning, and files keep them; if `sequence_length` or the head is another, those that do not depend on
+            it.
     """
 
     backbone_cls = BertBackbone
@@ -89,10 +91,8 @@ class BertTask:
             raise ValueError(f"`answer` needs KERAS_BACKEND=tensorflow, unlike fit and predict. Received: {backend}")
         if self._last_answers is None:
             self._last_answers = functools.lru_cache(maxsize=2)(self._make_answers)
-        given = {**self.answer_settings, **settings}
-        hashable = {
-            name: tuple(value) if isinstance(value, list | np.ndarray) else value for name, value in given.items()
-        }
+        given = {**self.answer_settings, **settings}.items()
+        hashable = {name: tuple(value) if isinstance(value, list | np.ndarray) else value for name, value in given}
         return self._last_answers(self.preprocessor, **hashable)
 
     def _make_answers(self, preprocessor: BertPreprocessor, **settings) -> Answers:
@@ -143,6 +143,9 @@ class BertTask:
         Raises:
             ValueError: a row has no text or label, such as an empty cell of pandas.
         """
+        for name in kwargs.keys() & {"sample_weight", "validation_data"}:
+            is_list = name == "validation_data" and isinstance(kwargs[name], list)  # of x and y, as a tuple is
+            kwargs[name] = read_rows(name, tuple(kwargs[name]) if is_list else kwargs[name])
         return super().fit(read_rows("x", x), read_rows("y", y), *args, **kwargs)
 
     def evaluate(self, x=None, y=None, *args, **kwargs):
@@ -159,9 +162,8 @@ class BertTask:
             y = tf.ragged.map_flat_values(lambda names: _find_labels(names, self.labels), y)
             if self.multi_label:  # Numbers of each row's labels to 1.0 in their places.
                 numbers = y.to_tensor(-1) if isinstance(y, tf.RaggedTensor) else y
-                y = tf.reduce_max(
-                    tf.one_hot(tf.pad(numbers, [[0, 0], [0, 1]], constant_values=-1), len(self.labels)), axis=-2
-                )
+                padded = tf.pad(numbers, [[0, 0], [0, 1]], constant_values=-1)  # A row may have no label.
+                y = tf.reduce_max(tf.one_hot(padded, len(self.labels)), axis=-2)
         return super().preprocess_samples(x, y, sample_weight)
 
     def quantize(self, mode=None, **kwargs) -> None:
@@ -213,6 +215,7 @@ class BertTask:
         load_weights: bool = True,
         dtype=None,
         sequence_length: int | None = None,
+        lowercase: bool | None = None,
         **settings,
     ) -> "BertTask":
         """Builds the model of a preset, with the heads of its checkpoint, and a preprocessor.
@@ -223,6 +226,7 @@ class BertTask:
             dtype: as in `BertBackbone.from_preset`.
             sequence_length: int, the most tokens of an example; None: as the preset was saved, else as many as the
                 backbone has positions for.
+            lowercase: bool, whether texts are lower-cased, as in `BertTokenizer.from_preset`; None: the preset says.
             **settings: arguments of the constructor, such as `labels` or `preprocessor=None`. All others, including
                 `dropout`, are settings of the backbone that differ from the preset's.
 
@@ -236,7 +240,7 @@ class BertTask:
         own, overrides = cls._split(settings)
         # The preprocessor comes first, so that a bad tokenizer is refused before weights are downloaded.
         if "preprocessor" not in own and tokenizers.has_tokenizer(preset):
-            own["preprocessor"] = cls.preprocessor_of(preset, sequence_length)
+            own["preprocessor"] = cls.preprocessor_of(preset, sequence_length, lowercase=lowercase)
         if not load_weights:
             stored = cls._as_saved(weights.read_settings(preset), overrides)
             backbone = BertBackbone.from_preset(preset, load_weights=False, dtype=dtype, **overrides)
@@ -246,13 +250,13 @@ class BertTask:
             saved = cls._as_saved(checkpoint.settings, overrides)
             overrides = weights.as_saved(checkpoint.settings, dtype=dtype, **overrides)
             own = cls._merge(saved | cls._settings_of(checkpoint), own, preset)
-            model = cls._build(checkpoint, own, overrides, saved)
+            model, misfits = cls._build(checkpoint, own, overrides, saved)
             has_layer = any(layer.name == cls.heads[0] for layer in model.layers)
             if has_layer and not cls.heads_are_pretrained and cls.heads[0] not in checkpoint.heads:
                 logging.warning("%s: has no %s head; it starts from random weights.", preset, cls.heads[0])
         settings = cls.answer_settings_of(preset, checkpoint)
-        names = settings.keys() - (_OF_ONE_LENGTH if sequence_length is not None else ())
-        model.answer_settings = {name: settings[name] for name in names}
+        others = (_OF_ONE_LENGTH if sequence_length is not None else set()) | (_OF_ONE_HEAD if misfits else set())
+        model.answer_settings = {name: settings[name] for name in settings.keys() - others}
         return model
 
     @classmethod
@@ -265,15 +269,15 @@ class BertTask:
         return {name: settings[name] for name in cls.trained_settings if name in settings}
 
     @classmethod
-    def preprocessor_of(cls, preset: str | os.PathLike, sequence_length: int | None = None) -> BertPreprocessor:
-        """Returns the preprocessor that `from_preset` gives the model of a preset."""
+    def preprocessor_of(cls, preset: str | os.PathLike, sequence_length: int | None = None, **own) -> BertPreprocessor:
+        """Returns the preprocessor that `from_preset` gives the model of a preset, with arguments of its own class."""
         settings = weights.read_settings(preset)
         if catalog.published(preset) is not None:
             # Its settings are those of the name, and need no file. The length is in the files, where there are some.
             with contextlib.suppress(InputError), catalog.located(preset) as place:
                 settings = weights.read_settings(place)
         length = sequence_length or _task_of(cls, settings).get("sequence_length")
-        return cls.preprocessor_cls.from_preset(preset, length)
+        return cls.preprocessor_cls.from_preset(preset, length, **own)
 
     @classmethod
     def from_checkpoint(cls, checkpoint: weights.Checkpoint, dtype=None, **settings) -> "BertTask":
@@ -292,7 +296,7 @@ class BertTask:
         """
         own, overrides = cls._split(settings)
         own = cls._merge(cls._settings_of(checkpoint), own, checkpoint.source)
-        return cls._build(checkpoint, own, {**overrides, "dtype": dtype})
+        return cls._build(checkpoint, own, {**overrides, "dtype": dtype})[0]
 
     @classmethod
     def has_head(cls, checkpoint: weights.Checkpoint) -> bool:
@@ -302,13 +306,13 @@ class BertTask:
     @classmethod
     def _build(
         cls, checkpoint: weights.Checkpoint, own: dict, overrides: dict, saved: dict | None = None
-    ) -> "BertTask":
+    ) -> tuple["BertTask", list[str]]:
+        """Returns the model, and the names of its heads that the checkpoint has in another shape."""
         arguments = weights.merge_settings(checkpoint.config, overrides, checkpoint.source)
         with weights_follow():
             backbone = BertBackbone(**arguments)
         model = cls._construct(backbone, own, checkpoint.source, saved)
-        load_weights(model, checkpoint)
-        return model
+        return model, load_weights(model, checkpoint)
 
     @classmethod
     def _construct(cls, backbone: BertBackbone, arguments: dict, source: str, saved: dict | None) -> "BertTask":
@@ -346,7 +350,7 @@ class BertTask:
 
 
 def read_rows(name: str, rows):
-    """Returns rows as tf.data takes them: lists of different lengths become a ragged tensor, texts one of strings.
+    """Returns rows as tf.data takes them: a tensor, which may be split, and a ragged one of lists of different lengths.
 
     Args:
         name: of the argument that has the rows, for messages.
@@ -368,9 +372,8 @@ def read_rows(name: str, rows):
     values = list(rows)
     if not values:
         raise ValueError(f"`{name}` must have at least one row. Received: {rows!r}")
-    if all(isinstance(row, str) for row in values):
-        return tf.constant(values)
-    return tf.ragged.constant(values) if len({len(row) for row in values if isinstance(row, list)}) > 1 else rows
+    is_ragged = len({len(row) for row in values if isinstance(row, list)}) > 1
+    return tf.ragged.constant(values) if is_ragged else tf.constant(values)
 
 
 class LabeledTask(BertTask):
@@ -402,12 +405,12 @@ class LabeledTask(BertTask):
         if multi_label and not self.uses_pooler:
             raise ValueError(f"`multi_label` must be False for a head on every token. Received: {multi_label=}")
         labels = None if labels is None else list(labels)  # Those of a column's `unique()` are an array.
-        if num_classes is None and labels:
-            num_classes = len(labels)
+        num_classes = len(labels) if num_classes is None and labels else num_classes
         if num_classes is None or num_classes < 1:
             raise ValueError(f"`num_classes` must be at least 1. Received: num_classes={num_classes}")
-        if labels and not len(set(labels)) == len(labels) == num_classes:
-            raise ValueError(f"`labels` must have a name of its own for each. Received: {num_classes=}, {labels=}")
+        # Numbers in `y` are those of the classes, so that numbers as labels would be another order of the same.
+        if labels and not (isinstance(labels[0], str) and len(set(labels)) == len(labels) == num_classes):
+            raise ValueError(f"`labels` must be str, a name of its own for each. Received: {num_classes=}, {labels=}")
         keep_arguments(self, locals())
 
         # === Layers ===
@@ -518,8 +521,8 @@ def cross_entropy(from_logits: bool = True) -> keras.losses.Loss:
     return keras.losses.SparseCategoricalCrossentropy(from_logits=from_logits, reduction="mean_with_sample_weight")
 
 
-def load_weights(model: BertTask, checkpoint: weights.Checkpoint) -> None:
-    """Loads the checkpoint's encoder into a task, and the heads that fit; a warning names those of other shapes."""
+def load_weights(model: BertTask, checkpoint: weights.Checkpoint) -> list[str]:
+    """Loads the checkpoint's encoder into a task, and the heads that fit; returns those of other shapes and warns."""
     misfits = []
     for layer in (layer for layer in model.layers if layer.name in model.heads and not model.heads_are_pretrained):
         held = [variable for variable in layer.weights if variable.path in checkpoint.tensors]
@@ -532,6 +535,7 @@ def load_weights(model: BertTask, checkpoint: weights.Checkpoint) -> None:
     tensors = {path: tensor for path, tensor in checkpoint.tensors.items() if path.partition("/")[0] not in misfits}
     expected = model.heads if model.heads_are_pretrained else ()
     weights.load_weights_of(model, dataclasses.replace(checkpoint, tensors=tensors), model.uses_pooler, expected)
+    return misfits
 
 
 def _find_labels(names: tf.Tensor, labels: list[str]) -> tf.Tensor:

@@ -106,8 +106,7 @@ class BertTextClassifier(LabeledTask, keras_nlp.models.TextClassifier):
 
     def _make_answers(self, preprocessor, num_texts, explained=None, **settings):
         # `task.json` has these of every model; only those with labels know them.
-        unset = {("temperature", 1.0), ("thresholds", None)}
-        settings = dict(settings.items() - unset)
+        settings = dict(settings.items() - {("temperature", 1.0), ("thresholds", None)})
         if self.output_shape[-1] == 1 and not self.multi_label:
             answers, names = ScoreAnswers(self, preprocessor, num_texts, **settings), []
         else:

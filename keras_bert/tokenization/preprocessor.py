@@ -62,7 +62,7 @@ class BertPreprocessor(keras_nlp.models.Preprocessor):
         Args:
             preset: as in `BertTokenizer.from_preset`.
             sequence_length: int; None: as many tokens as the preset's encoder has positions for.
-            pad_to_longest, **kwargs: as in the constructor.
+            pad_to_longest, **kwargs: as in the constructor; or `lowercase`, as in `BertTokenizer.from_preset`.
 
         Raises:
             InputError: no such preset; its encoder has fewer positions than `sequence_length`, or fewer rows in its
@@ -76,7 +76,7 @@ class BertPreprocessor(keras_nlp.models.Preprocessor):
         positions = _DEFAULT_LENGTH if config is None else config.max_sequence_length
         if sequence_length is not None and sequence_length > positions:
             raise InputError(f"{preset}: has positions for {positions} tokens. Received: {sequence_length=}")
-        tokenizer = BertTokenizer.from_preset(preset)
+        tokenizer = BertTokenizer.from_preset(preset, lowercase=kwargs.pop("lowercase", None))
         if config is not None:
             check_rows(preset, tokenizer.vocabulary_size(), config.vocabulary_size)
         return cls(tokenizer, positions if sequence_length is None else sequence_length, pad_to_longest, **kwargs)

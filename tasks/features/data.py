@@ -97,11 +97,12 @@ def count_texts(paths: Sequence[str], bad_rows: BadRows) -> int:
     return count
 
 
-def sentence_rows(documents: Documents, first_index: int = 0) -> list[Row]:
-    """Returns a row for each sentence, named by the line of its first word."""
+def sentence_rows(documents: Documents, first_index: int = 0, skipped: Sequence[int] = ()) -> list[Row]:
+    """Returns a row for each sentence, named by the line of its first word; `skipped` has a line of each left out."""
+    spans = [(documents.lines[start], start, stop) for start, stop in itertools.pairwise(documents.sentence_splits)]
     return [
-        Row(first_index + number, f"{documents.path}:{documents.lines[start]}", words=documents.tokens[start:stop])
-        for number, (start, stop) in enumerate(itertools.pairwise(documents.sentence_splits))
+        Row(number + int(np.searchsorted(skipped, line)), f"{documents.path}:{line}", (), documents.tokens[start:stop])
+        for number, (line, start, stop) in enumerate(spans, start=first_index)
     ]
 
 

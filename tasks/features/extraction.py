@@ -82,7 +82,8 @@ def _read(settings: FeatureSettings, bad_rows: BadRows) -> tuple[Iterable[data.R
     rows: list[data.Row] = []
     for path in paths:
         documents = read_conll(path, delimiter=settings.delimiter, tag_scheme=None, needs_tags=False, bad_rows=bad_rows)
-        rows += data.sentence_rows(documents, len(rows))
+        skipped = [int(where.rpartition(":")[2]) for where, _ in bad_rows.rows if where.rpartition(":")[0] == path]
+        rows += data.sentence_rows(documents, len(rows) + bad_rows.count - len(skipped), skipped)
     return rows, len(rows)
 
 
@@ -111,8 +112,7 @@ class _Extraction:
                     raise InputError(f"{origin.preset}: has no pooler. Choose --pooling=mean or --pooling=cls.")
         self._tokenizer = origin.tokenizer()
         self._vocabulary = np.array(self._tokenizer.get_vocabulary())
-        num_rows = read_bert_config(origin.preset).vocabulary_size
-        check_rows(origin.preset, self._tokenizer.vocabulary_size(), num_rows)
+        check_rows(origin.preset, len(self._vocabulary), read_bert_config(origin.preset).vocabulary_size)
         backbone = load_encoder(origin, settings.random_seed)
         options = {name: getattr(settings, name) for name in ("combine", "layer_weights", "pooling", "normalize")}
         model = FeatureExtractor(backbone, layers, **options)
@@ -159,14 +159,13 @@ class _Extraction:
         encoded = data.encode_rows(batch, self._tokenizer, limit)
         if self._settings.pooling == "none":
             return batch, encoded
-        kept = []
-        for row, length in zip(batch, np.diff(encoded.columns["token_ids"].splits), strict=True):
-            if length <= limit:
-                kept.append(row)
-            else:
+        lengths = list(zip(batch, np.diff(encoded.columns["token_ids"].splits), strict=True))
+        for row, length in lengths:
+            if length > limit:
                 reason = f"the sentence has {length} tokens, one vector takes at most {limit}. Raise --max_seq_length."
                 self._bad_rows.add(row.where, reason)
         self._bad_rows.finish()
+        kept = [row for row, length in lengths if length <= limit]
         return kept, data.encode_rows(kept, self._tokenizer, limit) if 0 < len(kept) < len(batch) else encoded
 
     def _block(self, batch: Sequence[data.Row], encoded: data.Encoded) -> Block:

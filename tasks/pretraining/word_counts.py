@@ -16,9 +16,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 
 from keras_bert.errors import InputError
-from keras_bert.files import file_size, open_file, parsing
+from keras_bert.files import file_size, parsing
 from keras_bert.tokenization.normalizer import MAX_WORD_LENGTH, split_words
-from tasks.text.blocks import Block, block_bytes, count_bytes, read_block, readable, text_blocks
+from tasks.text.blocks import Block, block_bytes, count_bytes, opened, read_block, text_blocks
 from tasks.text.steps import create_whole, run_step
 
 # Larger blocks repeat fewer words, so that less is merged.
@@ -115,7 +115,7 @@ def _check_counts(directory: str, task: tuple[bool, str]) -> None:
     """
     do_lower_case, path = task
     expected, total, previous = read_num_words(path, do_lower_case), 0, b""
-    with readable(path), open_file(path) as file:
+    with opened(path) as file:
         file.readline()
         for number, line in enumerate(file, start=2):
             word, _, count = line.partition(b"\t")
@@ -172,7 +172,7 @@ def write_counts(path: str, do_lower_case: bool, num_words: int, counts: Iterabl
 
 def is_count_file(path: str) -> bool:
     """Returns whether a file holds counts, and no text."""
-    with readable(path), open_file(path) as file:
+    with opened(path) as file:
         return file.read(len(_MAGIC)) == _MAGIC
 
 
@@ -182,7 +182,7 @@ def read_num_words(path: str, do_lower_case: bool) -> int:
     Raises:
         InputError: it is damaged, or was counted with another `do_lower_case`.
     """
-    with readable(path), open_file(path) as file, parsing(path, "count file"):
+    with opened(path) as file, parsing(path, "count file"):
         header = json.loads(file.readline().removeprefix(_MAGIC))
         is_lower, num_words = header["do_lower_case"], int(header["words"])
     if is_lower != do_lower_case:
@@ -207,6 +207,6 @@ def merge_counts(paths: list[str]) -> Iterator[tuple[bytes, int]]:
 
 
 def _lines(path: str) -> Iterator[bytes]:
-    with readable(path), open_file(path) as file:
+    with opened(path) as file:
         file.readline()
         yield from file

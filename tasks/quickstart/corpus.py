@@ -118,7 +118,8 @@ def label_sentences(
 ) -> list[list[tuple[str, str]]]:
     """Makes a classification task: where does this sentence come from?
 
-    The labels are those with the most held-out sentences, with equally many rows each.
+    The labels are those with the most held-out sentences, with equally many rows each. Labels beyond the second that
+    would leave the others less than a tenth of their rows are left out.
 
     Args:
         sides: documents for the training rows and for the dev rows.
@@ -130,11 +131,10 @@ def label_sentences(
         Training rows and dev rows, each a list of `(sentence, label)` in the order of a hash.
     """
     training, held_out = sides
-    counts = Counter({label: 0 for label in sorted({document.label for document in training})})
-    for document in held_out:
-        if document.label in counts:
-            counts[document.label] += len(document.sentences)
-    labels = [label for label, count in counts.most_common(num_labels) if count]
+    known = Counter(document.label for document in training for _ in document.sentences)
+    counts = Counter(document.label for document in held_out if document.label in known for _ in document.sentences)
+    sizes = {label: min(known[label], max_rows[0]) for label, _ in counts.most_common(num_labels)}
+    labels = [label for place, label in enumerate(sizes) if place < 2 or 10 * sizes[label] >= max(sizes.values())]
     names = re.compile(rf"\b(?:{'|'.join(map(re.escape, labels))})\b", re.IGNORECASE)
 
     def draw(documents: list[Document], max_rows: int) -> list[tuple[str, str]]:

@@ -140,9 +140,10 @@ def readable(path: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _opened(span: FileRange) -> Iterator[BinaryIO]:
-    with readable(span.path), files.open_file(span.path) as file:
-        yield gzip.GzipFile(fileobj=file) if span.is_gzip else file
+def opened(path: str) -> Iterator[BinaryIO]:
+    """Opens a plain or gzip-compressed file to read its bytes, with the errors of `readable`."""
+    with readable(path), files.open_file(path) as file:
+        yield gzip.GzipFile(fileobj=file) if file.peek(2)[:2] == _GZIP else file
 
 
 def _cut(path: str, file: BinaryIO, offset: int, input_format: str) -> tuple[int, bool]:
@@ -188,7 +189,7 @@ def read_block(block: Block, input_format: str = "sentences") -> Iterator[Chunk]
         InputError: a file cannot be read, is damaged, is not valid UTF-8 (the message names the line), or is no text.
     """
     for span in block:
-        with _opened(span) as file:
+        with opened(span.path) as file:
             begin, end = 0, None
             if not span.is_gzip:
                 begin, end = (_cut(span.path, file, cut, input_format)[0] for cut in (span.start, span.end))
@@ -220,7 +221,7 @@ def _decode(span: FileRange, data: bytes) -> str:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:
-        with _opened(span) as file:
+        with opened(span.path) as file:
             for _ in files.decode_lines(span.path, file):
                 pass  # Reads the file again line by line, since only then the error can name the line.
         raise
@@ -240,7 +241,7 @@ def split_block(block: Block, input_format: str) -> Iterator[str | None]:
     Raises:
         InputError: as in `read_block`.
     """
-    with _opened(block[0]) as file:
+    with opened(block[0].path) as file:
         begins_document = _cut(block[0].path, file, block[0].start, input_format)[1]
     if begins_document:
         yield None

@@ -54,15 +54,15 @@ def check_vocabulary(settings: PretrainingSettings, pieces: list[str]) -> None:
     Raises:
         InputError: the checkpoint says otherwise; one without a vocabulary says nothing.
     """
-    held = read_tokenizer(settings.init_checkpoint, settings.do_lower_case)
-    if held is None or held["vocabulary"] == pieces:
-        return
-    pairs = enumerate(itertools.zip_longest(pieces, held["vocabulary"], fillvalue=""), start=1)
-    number, (ours, theirs) = next((number, pair) for number, pair in pairs if pair[0] != pair[1])
-    raise InputError(
-        f"{settings.vocab_file}:{number}: {ours!r}, but the vocabulary of --init_checkpoint={settings.init_checkpoint} "
-        f"has {theirs!r} there. Create the data with the vocabulary that belongs to the weights."
-    )
+    held = read_tokenizer(settings.init_checkpoint, settings.do_lower_case) or {"vocabulary": pieces}
+    theirs = map(str.strip, held["vocabulary"])  # As `pieces` are read: two of Google's Chinese ones are white space.
+    for number, (piece, other) in enumerate(itertools.zip_longest(pieces, theirs, fillvalue=""), start=1):
+        if piece != other:
+            raise InputError(
+                f"{settings.vocab_file}:{number}: {piece!r}, but the vocabulary of --init_checkpoint="
+                f"{settings.init_checkpoint} has {other!r} there. Create the data with the vocabulary that belongs to "
+                "the weights."
+            )
 
 
 def model_builder(settings: PretrainingSettings, config: BertConfig, tokenizer: BertTokenizer):

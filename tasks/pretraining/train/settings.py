@@ -107,8 +107,7 @@ class PretrainingSettings(TrainingSettings):
             raise InputError(
                 f"--dynamic_masking draws masks in this process, which needs --tpu=local. Received: --tpu={self.tpu}"
             )
-        sources = {name: getattr(self, name) for name in ("preset", "bert_config_file", "init_checkpoint")}
-        given = [f"--{name}" for name, value in sources.items() if value]
+        given = [f"--{name}" for name in ("preset", "bert_config_file", "init_checkpoint") if getattr(self, name)]
         if len(given) != 1:
             raise InputError(
                 "The architecture must be given once, by --preset, --bert_config_file or --init_checkpoint. "

@@ -64,9 +64,8 @@ def _run(settings: PretrainingSettings, strategy: tf.distribute.Strategy, starte
         evaluation = _Evaluation(trainer, eval_data, settings)
     if settings.do_train:
         loads = bool(settings.init_checkpoint)
-        identity = identify(settings, trainer.model.backbone, tokenizer, weights_are_loaded=loads)
-        identity |= {"train_records": train_data.num_records, "train_records_checksum": train_data.checksum}
-        trainer.keep_settings(identity)
+        records = {"train_records": train_data.num_records, "train_records_checksum": train_data.checksum}
+        trainer.keep_settings(identify(settings, trainer.model.backbone, tokenizer, weights_are_loaded=loads) | records)
     elif not trainer.restore() and not settings.init_checkpoint:
         raise InputError(
             f"{settings.output_dir}: no checkpoint to evaluate. Train first (--do_train), or give --init_checkpoint."
@@ -187,7 +186,9 @@ def _train(
         **settings.lengths,
     )
     before = trainer.restore()
-    speed = None if budget.is_over(before) else _speed(trainer, data, settings)
+    if (is_over := budget.is_over(before)) and not before:
+        raise InputError(f"--time_budget_minutes={settings.time_budget_minutes}: over before step 1. Give more.")
+    speed = None if is_over else _speed(trainer, data, settings)
     start = time.monotonic()
     options = {"save_checkpoints_steps": settings.save_checkpoints_steps, "evaluate": evaluation, "speed": speed}
     trainer.fit(make_dataset, budget, description="pre-training", **options)

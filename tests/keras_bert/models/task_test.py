@@ -134,12 +134,20 @@ def _preset(tmp_path_factory):
 
 def test_settings_of_the_backbone_and_of_the_preprocessor_are_taken(preset):
     model = keras_bert.BertTextClassifier.from_preset(
-        preset, dtype="mixed_bfloat16", sequence_length=5, layout="unpadded", dropout=0.2, compile=False
+        preset,
+        dtype="mixed_bfloat16",
+        sequence_length=5,
+        lowercase=False,
+        layout="unpadded",
+        dropout=0.2,
+        compile=False,
     )
+    assert not model.preprocessor.tokenizer.lowercase  # The cure that a contradictory preset is given.
     assert (model.backbone.layout, model.backbone.dropout, model.preprocessor.sequence_length) == ("unpadded", 0.2, 5)
     assert model.get_layer("classifier_dropout").rate == 0.2 and not model.compiled
     assert model.backbone.dtype_policy.name == "mixed_bfloat16" and model.output.dtype == "float32"
-    assert keras_bert.BertTextClassifier.from_preset(preset, preprocessor=None).preprocessor is None
+    frozen = keras_bert.BertTextClassifier.from_preset(preset, preprocessor=None, trainable=False)
+    assert frozen.preprocessor is None and len(frozen.trainable_variables) == 2  # those of the head
     with pytest.raises(InputError, match="has positions for 24 tokens. Received: sequence_length=25"):
         keras_bert.BertTextClassifier.from_preset(preset, sequence_length=25)
     with pytest.raises(InputError, match="unknown setting num_classe. Expected some of"):
@@ -160,6 +168,14 @@ def test_other_classes_start_a_new_head(preset, caplog):
     assert model.num_classes == 2 and model.output_shape == (None, 2)
     assert "its classification head has shapes [(16, 3), (3,)], this task's [(16, 2), (2,)]" in caplog.text
     check(model.backbone, INPUTS, keras_bert.BertBackbone.from_preset(preset)(INPUTS))
+
+
+def test_doubts_of_another_head_are_forgotten(preset, tmp_path):
+    model = keras_bert.BertTextClassifier.from_preset(preset)
+    model.answer_settings = {"temperature": 2.0, "thresholds": [0.9] * 3, "num_texts": 1}
+    model.save_to_preset(str(tmp_path))
+    for labels, kept in ((["a", "b", "c"], model.answer_settings), (["one", "other"], {"num_texts": 1})):
+        assert keras_bert.BertTextClassifier.from_preset(tmp_path, labels=labels).answer_settings == kept
 
 
 def test_a_head_that_is_not_there_is_new_or_refused(preset, caplog):

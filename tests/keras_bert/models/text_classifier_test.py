@@ -206,6 +206,9 @@ def test_missing_rows_are_named(preprocessor):
             model.predict(holes)
         with pytest.raises(ValueError, match=f"`y` must have a value in each row. Received: {missing} in row 1"):
             model.evaluate(texts, [labels[0], missing, labels[2]])
+        for held_out in ((holes, labels), [holes, labels]):
+            with pytest.raises(ValueError, match=f"`validation_data` must have a value .* {missing} in row 2"):
+                model.fit(texts, labels, validation_data=held_out)
     with pytest.raises(ValueError, match=r"`x` must have at least one row. Received: \[\]"):
         model.fit([], [])
 
@@ -215,8 +218,9 @@ def test_scores_are_no_labels_of_a_classifier(preprocessor):
     model.fit(["the cat", "hen"], [0.0, 1.0], verbose=0)
     with pytest.raises(tf.errors.InvalidArgumentError, match="For scores make a regressor: num_classes=1."):
         model.fit(["the cat", "hen"], [0.5, 1.0], verbose=0)
-    with pytest.raises(ValueError, match="a name of its own for each"):
-        BertTextClassifier(toy_tasks.backbone(), labels=["cat", "cat"])
+    for labels in (["cat", "cat"], np.array([1, 0])):  # Answers would call class 0 `1`.
+        with pytest.raises(ValueError, match="must be str, a name of its own for each"):
+            BertTextClassifier(toy_tasks.backbone(), labels=labels)
 
 
 def test_rows_of_pandas_are_texts():
@@ -224,6 +228,9 @@ def test_rows_of_pandas_are_texts():
     column = pd.Series(["a", "b"], index=[7, 3])
     assert read_rows("x", column).numpy().tolist() == [b"a", b"b"]
     assert read_rows("x", {"text": column})["text"].dtype == "string"
+    # What `validation_split` can cut, and tf.data take.
+    for rows in ([1, 0], pd.Series([1, 0], dtype=object), pd.Series([[1], [0]]), [[1], [0]]):
+        assert read_rows("y", rows).numpy().ravel().tolist() == [1, 0]
     frame = pd.DataFrame({"a": [1.0]})
     assert read_rows("x", frame) is frame
     with pytest.raises(ValueError, match="`x` must have a value in each row. Received: <NA> in row 1"):

@@ -87,7 +87,8 @@ def test_keras_hubs_reader_finds_our_tokenizer(tmp_path):
 
 
 def kinds(backbone):
-    return backbone.layout, backbone.dtype_policy.name, backbone.trainable
+    # Models around it ask each variable.
+    return backbone.layout, backbone.dtype_policy.name, any(variable.trainable for variable in backbone.weights)
 
 
 def test_a_preset_comes_back_as_it_was_saved(tmp_path):

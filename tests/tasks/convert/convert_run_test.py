@@ -20,6 +20,7 @@ from keras_bert.errors import InputError
 from keras_bert.files import read_json
 from keras_bert.formats import google
 from keras_bert.formats.checkpoint import StoredTensor
+from keras_bert.models import BertMultipleChoice, BertTextClassifier
 from keras_bert.presets import weights
 from tasks.convert import proof as conversion_proof
 from tasks.convert import run as bert_convert
@@ -258,6 +259,20 @@ def test_the_command_prints_its_proof(tmp_path):
     assert os.path.exists(tmp_path / "out" / "bert_config.json")
     again = processes.run(command, cwd=ROOT, capture_output=True, text=True)
     assert again.returncode == 1 and "exists already" in again.stderr and "Traceback" not in again.stderr
+
+
+def test_what_no_tensor_tells_comes_along(tmp_path):
+    kinds = {
+        "chooser": (BertMultipleChoice, {"num_choices": 3, "dropout": 0.3}, {"num_choices": 3}),
+        "classifier": (BertTextClassifier, {"num_classes": 2, "activation": "softmax", "dropout": 0.3}, {}),
+    }
+    for kind, (cls, arguments, elsewhere) in kinds.items():
+        cls(BertBackbone(13, 1, 2, 8, 16), **arguments, compile=False).save_to_preset(str(tmp_path / kind))
+        for step, kept in (("keras", arguments), ("hugging_face", elsewhere)):
+            source, target = str(tmp_path / kind), str(tmp_path / f"{kind}-{step}")
+            convert(source, target, to_format=step, compare_with_peers=False)
+            model = cls.from_preset(target)
+            assert {name: getattr(model, name) for name in kept} == kept
 
 
 def test_the_model_card_comes_along(tmp_path):

@@ -7,6 +7,8 @@ from toy_features import VOCABULARY
 from keras_bert import BertPreprocessor, BertTokenizer
 from keras_bert.errors import InputError
 from tasks.features import data
+from tasks.features.extraction import _read
+from tasks.features.settings import FeatureSettings
 from tasks.text.bad_rows import BadRows
 from tasks.text.conll import read_conll
 
@@ -45,6 +47,9 @@ def test_an_empty_line_is_refused_or_left_out_but_counts(tmp_path):
     assert [row.index for row in data.read_texts([path], skipped)] == [0, 2]
     assert skipped.count == 2
     assert [row.index for row in data.read_texts([path], None)] == [0, 2]
+    paths = [write(tmp_path / "a.conll", "a X\nb X\n\nc\n\nd X\n"), write(tmp_path / "b.conll", "e\n\nf X\n\ng X\n")]
+    settings = FeatureSettings(input_file=",".join(paths), input_format="conll", bad_rows="skip")
+    assert [row.index for row in _read(settings, BadRows("skip"))[0]] == [0, 2, 4, 5]
 
 
 def test_no_texts_at_all_are_refused(tmp_path):

@@ -168,6 +168,21 @@ def test_a_vocabulary_that_is_not_the_checkpoints_is_refused(trained, data, tmp_
     assert not (tmp_path / "out").exists()
 
 
+def test_pieces_of_white_space_are_the_same_in_a_checkpoint(data, tmp_path):
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "\u2028", "\u2029"]  # As in Google's Chinese one.
+    (tmp_path / "vocab.txt").write_text("\n".join(pieces) + "\n", encoding="utf-8")
+    BertConfig(8, 1, 1, 4, 8).to_json_file(str(tmp_path / "bert_config.json"))
+    changes = {**NO_ARCHITECTURE, "init_checkpoint": str(tmp_path)}
+    read = BertTokenizer(str(tmp_path / "vocab.txt")).get_vocabulary()
+    check_vocabulary(PretrainingSettings(**settings(data, tmp_path / "out", **changes)), read)
+
+
+def test_a_time_that_is_over_before_the_first_step_leaves_no_preset(data, tmp_path):
+    with pytest.raises(InputError, match="--time_budget_minutes=1e-06: over before step 1. Give more."):
+        run(data, tmp_path / "out", time_budget_minutes=1e-6, do_eval=False)
+    assert not (tmp_path / "out" / "preset").exists()
+
+
 @pytest.mark.slow
 def test_a_run_may_end_by_the_clock(data, tmp_path):
     changes = {"num_warmup_steps": 5, "peak_tflops": 1.0, "do_eval": False}

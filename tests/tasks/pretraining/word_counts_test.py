@@ -160,6 +160,8 @@ def test_processes_and_parts_change_nothing(blocks, text_file, tmp_path, monkeyp
             count_words([part], True, str(tmp_path / f"{size}-{number}"), LocalPool(1))
             for number, part in enumerate((text_file(text[:middle], "a"), text_file(text[middle:], "b"), files[1]))
         ]
+        with open(partial_counts[0], "rb") as file:
+            partial_counts[0] = text_file(gzip.compress(file.read()), "a.counts.gz")
         assert count(partial_counts, max_distinct_words=cap) == whole
 
 

@@ -107,6 +107,8 @@ def test_labels_are_those_with_most_held_out_text_in_equal_shares():
     assert collections.Counter(name for _, name in rows) == {"apple": 15, "berry": 15}
     assert collections.Counter(name for _, name in dev_rows) == {"apple": 3, "berry": 3}
     assert [name for _, name in rows] != sorted(name for _, name in rows), "rows are mixed"
+    small = numbered("date", 1), numbered("date", 1, start=1)  # It would leave one row of each.
+    assert label(training + small[0], held_out + small[1], labels=3) == [rows, dev_rows]
 
 
 def test_a_sentence_that_names_a_label_is_no_row():
