@@ -40,7 +40,7 @@ class ExplainedHead(SequenceHead):
     def expected(self, model, texts, encoded):
         right, (asked, is_short) = super().expected(model, texts, encoded), _short_rows(texts)
         run = functools.partial(model, training=False)
-        answer = probes.on_cpu(lambda tensors: self.explanations.explain(run, tensors), asked)
+        answer = probes.on_cpu(lambda tensors: self.explanations.explain(model, run, tensors), asked)
         probabilities = right[signatures.SERVING_DEFAULT][0].get("probabilities")
         undecided = None if probabilities is None else probes.undecided(probabilities)[is_short]
         return {**right, signatures.EXPLAIN: (answer, undecided)}
