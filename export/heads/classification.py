@@ -58,7 +58,8 @@ class ExplainedHead(SequenceHead):
         }
         if self.num_texts == 2:
             outputs["texts"] = "int32 (words): 0 for a word of `text`, 1 for one of `text_pair`, then -1"
-        return {**super().described(about), signatures.EXPLAIN: (about.inputs, outputs, self.explanations.padding)}
+        inputs = about.inputs if self.long_texts is None else {"text": "string: its first sequence is explained"}
+        return {**super().described(about), signatures.EXPLAIN: (inputs, outputs, self.explanations.padding)}
 
 
 def _short_rows(texts):
