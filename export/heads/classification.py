@@ -40,7 +40,7 @@ class ExplainedHead(SequenceHead):
     def expected(self, model, texts, encoded):
         right, (asked, is_short) = super().expected(model, texts, encoded), _short_rows(texts)
         run = functools.partial(model, training=False)
-        answer = probes.on_cpu(lambda tensors: self.explanations.explain(run, tensors), asked)
+        answer = probes.on_cpu(lambda tensors: self.explanations.explain(model, run, tensors), asked)
         probabilities = right[signatures.SERVING_DEFAULT][0].get("probabilities")
         undecided = None if probabilities is None else probes.undecided(probabilities)[is_short]
         return {**right, signatures.EXPLAIN: (answer, undecided)}
@@ -58,7 +58,8 @@ class ExplainedHead(SequenceHead):
         }
         if self.num_texts == 2:
             outputs["texts"] = "int32 (words): 0 for a word of `text`, 1 for one of `text_pair`, then -1"
-        return {**super().described(about), signatures.EXPLAIN: (about.inputs, outputs, self.explanations.padding)}
+        inputs = about.inputs if self.long_texts is None else {"text": "string: its first sequence is explained"}
+        return {**super().described(about), signatures.EXPLAIN: (inputs, outputs, self.explanations.padding)}
 
 
 def _short_rows(texts):

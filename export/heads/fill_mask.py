@@ -4,11 +4,12 @@ Shapes: B batch, M masks, V vocabulary.
 """
 
 import numpy as np
+import tensorflow as tf
 
 from export import signatures
 from export.heads.base import About, Head
 from export.verification import probes
-from keras_bert.answers import masked_texts
+from keras_bert.answers import masked_texts, pieces, text_bounds
 from keras_bert.answers.fill_mask import MaskAnswers
 from keras_bert.errors import InputError
 from keras_bert.models import BertPretrainer
@@ -59,19 +60,22 @@ class FillMask(MaskAnswers, Head):
         return probes.on_cpu(lambda text: masked_texts.encode(self.preprocessor, text), texts["text"])
 
     def expected(self, model, texts, encoded):
-        pieces = probes.as_bytes(self.preprocessor.tokenizer.get_vocabulary())
+        tokens = probes.as_bytes(self.preprocessor.tokenizer.get_vocabulary())
         is_mask = encoded["mask_positions"] >= 0
         inputs = {name: encoded[name] for name in ("token_ids", "segment_ids", "padding_mask")}
         inputs["mask_positions"] = np.maximum(encoded["mask_positions"], 0)
-        logits = probes.on_cpu(lambda tensors: model(tensors, training=False)["masked_lm"], inputs)  # [B, M, V]
-        probabilities = probes.softmax(logits)[..., : len(pieces)]
-        order = np.argsort(-probabilities, axis=-1, kind="stable")[..., : self.top_k]
-        best = np.take_along_axis(probabilities, order, axis=-1)
+
+        def rank(outputs, rows):
+            logits = model.get_layer("masked_lm")(outputs["sequence_output"], mask_positions=rows["mask_positions"])
+            named = tf.nn.softmax(logits)[..., : len(tokens)]  # [B, M, V]
+            return tf.math.top_k(named, min(self.top_k + 1, len(tokens)))._asdict()
+
+        ranked = probes.on_cpu(lambda rows: pieces.in_pieces(text_bounds.find_backbone(model), rows, rank), inputs)
         answer = {
-            "tokens": np.where(is_mask[..., None], pieces[order], np.array(b"", dtype=object)),
-            "probabilities": np.where(is_mask[..., None], best, np.float32(0)),
+            "tokens": np.where(is_mask[..., None], tokens[ranked["indices"][..., : self.top_k]], np.array(b"", object)),
+            "probabilities": np.where(is_mask[..., None], ranked["values"][..., : self.top_k], np.float32(0)),
         }
-        undecided = (probes.undecided(probabilities, self.top_k) & is_mask).any(axis=1)
+        undecided = (probes.undecided(ranked["values"], self.top_k) & is_mask).any(axis=1)
         of_text = {"positions": encoded["characters"], "num_masks": encoded["num_masks"]}
         return {
             signatures.SERVING_DEFAULT: ({**answer, **of_text}, undecided),

@@ -41,8 +41,7 @@ class QuestionAnswering(SpanAnswers, WindowedHead):
     # === Probes ===
 
     def probe_texts(self):
-        columns = zip(self.text_inputs, zip(*_PAIRS, strict=True), strict=True)
-        return {name: probes.as_bytes(column) for name, column in columns}
+        return dict(zip(self.text_inputs, map(probes.as_bytes, zip(*_PAIRS, strict=True)), strict=True))
 
     def encode(self, texts):
         """Encodes the windows of all questions by the eager path."""

@@ -102,8 +102,9 @@ class Search(SentenceEmbedding):
         return self._vectors.numpy().astype(np.float32) * self._vector_scales.numpy()[:, np.newaxis]
 
     def _measure_recall(self, vectors: np.ndarray) -> float:
-        questions = vectors[:: -(-len(vectors) // _SAMPLE)]
-        both = [np.argsort(-(questions @ corpus.T), axis=1)[:, : self.top_k] for corpus in (vectors, self.vectors())]
+        questions, ones = tf.constant(vectors[:: -(-len(vectors) // _SAMPLE)]), tf.ones(len(vectors))
+        stored = (tf.constant(vectors), ones), (self._vectors, self._vector_scales)
+        both = [find_nearest(questions, *corpus, self.top_k)[1].numpy() for corpus in stored]
         return float(np.mean([len(np.intersect1d(*row)) / self.top_k for row in zip(*both, strict=True)]))
 
     # === Graph ===

@@ -22,8 +22,7 @@ class SequenceHead(SequenceAnswers, Head):
     # === Probes ===
 
     def probe_texts(self):
-        columns = [np.roll(probes.as_bytes(probes.TEXTS), -_PAIR_SHIFT * number) for number in range(self.num_texts)]
-        return dict(zip(self.text_inputs, columns, strict=True))
+        return {key: np.roll(probes.as_bytes(probes.TEXTS), -_PAIR_SHIFT * n) for n, key in enumerate(self.text_inputs)}
 
     def encode(self, texts):
         """Encodes texts by the eager path; in windows, `rows` has the text of each."""

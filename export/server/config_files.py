@@ -15,7 +15,7 @@ from google.protobuf.message import Message
 
 from export import base_path
 from keras_bert.errors import InputError
-from keras_bert.files import is_directory, read_lines
+from keras_bert.files import is_directory, is_remote, read_lines
 
 
 class VersionPolicy(NamedTuple):
@@ -87,7 +87,7 @@ def settings_of(config: Message, where: str) -> list[ModelSettings]:
                 f"{where}: expected model {model.name!r} to have the model_platform 'tensorflow'. Received: "
                 f"{model.model_platform!r}"
             )
-        if not os.path.isabs(model.base_path):
+        if not os.path.isabs(model.base_path) and not is_remote(model.base_path):
             raise InputError(
                 f"{where}: expected model {model.name!r} to have an absolute base_path. Received: {model.base_path!r}"
             )

@@ -265,10 +265,8 @@ def begin_quietly(settings: ServerSettings) -> None:
 
 def _copies(signature_defs: Mapping) -> dict[str, meta_graph_pb2.SignatureDef]:
     """Returns copies in the order of their names; a submessage would keep its whole message in memory."""
-    copies = {}
-    for name in sorted(signature_defs):
-        copies[name] = meta_graph_pb2.SignatureDef.FromString(signature_defs[name].SerializeToString())
-    return copies
+    copy = meta_graph_pb2.SignatureDef.FromString
+    return {name: copy(definition.SerializeToString()) for name, definition in sorted(signature_defs.items())}
 
 
 def _is_runnable(name: str, signature: meta_graph_pb2.SignatureDef) -> bool:
@@ -321,13 +319,15 @@ def _joined(slices: list[dict[str, np.ndarray]], padding: dict) -> dict[str, np.
 
 
 def _refusal(error: Exception, signature: Signature, arrays: Mapping[str, np.ndarray]) -> ServingError:
-    """Returns the graph's error; shapes that differ from the declared ones are the client's fault."""
-    code, reason = CODE_NAMES.get(getattr(error, "error_code", None), "UNKNOWN"), _reason(str(error))
-    for name, spec in signature.inputs.items():
-        if not spec.shape.is_compatible_with(arrays[name].shape):
-            code = "INVALID_ARGUMENT"
-            reason += f" Input {name!r}: expected shape {spec.shape}. Received: {arrays[name].shape}."
-    return ServingError(code, reason)
+    """Returns the graph's error, or which shapes differ from the declared ones: those are the client's fault."""
+    wrong = [
+        f"Input {name!r}: expected shape {spec.shape}. Received: {arrays[name].shape}."
+        for name, spec in signature.inputs.items()
+        if not spec.shape.is_compatible_with(arrays[name].shape)
+    ]
+    if wrong:  # The op that fails first tells nothing about them.
+        return invalid(" ".join(wrong))
+    return ServingError(CODE_NAMES.get(getattr(error, "error_code", None), "UNKNOWN"), _reason(str(error)))
 
 
 def _reason(message: str) -> str:

@@ -7,6 +7,7 @@ Shapes: B texts, S sequence, N words of all texts, C classes, K steps of an inte
 """
 
 import abc
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
@@ -25,7 +26,6 @@ from keras_bert.answers.text_bounds import find_backbone, most_bytes
 from keras_bert.encoder.packing import as_layout
 
 _STEPS = 24  # Nodes of Gauss and Legendre on the way from the baseline.
-_LEAST = 1e-30  # In place of a probability of 0, whose logarithm is infinite.
 
 Tensors = Mapping[str, tf.Tensor]
 
@@ -57,6 +57,8 @@ class Explanations(Answers):
         super().__init__(answers.model, answers.preprocessor)
         self.answers, self.label = answers, label
         self.labels = getattr(answers, "labels", None)
+        activation = keras.activations.sigmoid if isinstance(answers, LabelSetAnswers) else keras.activations.softmax
+        self._activation = activation if self.labels and not gives_logits(answers.model, activation) else None
         self.text_inputs = answers.text_inputs
         paddings = {"words": "", "starts": -1, "ends": -1, "shares": 0.0}
         self.padding = {"count": "num_words", "values": paddings | ({"texts": -1} if len(self.text_inputs) > 1 else {})}
@@ -66,7 +68,7 @@ class Explanations(Answers):
         """Builds the graph to the shares, float32 [N].
 
         Args:
-            outputs: float32, the model's outputs for the sequences that `sequences` returned.
+            outputs: float32, the logits or scores of the sequences that `sequences` returned.
             encoded: the encoder's inputs, int32 [B, S].
             label: int32 [B], classes.
             places: positions of the words.
@@ -78,48 +80,47 @@ class Explanations(Answers):
         return encoded
 
     def answer_texts(self, model, texts):
-        return self.explain(lambda encoded: outputs_in_pieces(model, encoded), texts)
+        return self.explain(model, lambda encoded: outputs_in_pieces(model, encoded), texts)
 
-    def explain(self, run: Callable[[Tensors], tf.Tensor], texts: Tensors) -> dict[str, tf.Tensor]:
+    def explain(self, model: keras.Model, run: Callable[[Tensors], tf.Tensor], texts: Tensors) -> dict[str, tf.Tensor]:
         """Builds the graph to the explanations.
 
         Args:
-            run: encoder's inputs to the model's outputs, float32 [..., C].
+            model: what `run` runs.
+            run: encoder's inputs to its outputs, float32 [..., C].
             texts: `text_inputs` by name.
         """
         encoded = self.answers.encode_in_graph(texts)
         places, columns = self._find_words(texts, encoded)
         num_texts = tf.shape(encoded["token_ids"])[0]
-        outputs = run(self.sequences(encoded, places))
-        label = tf.argmax(outputs[:num_texts], axis=-1, output_type=tf.int32)
-        if self.label is not None:
-            label = tf.fill([num_texts], self.label)
-        columns["shares"] = self.shares(outputs, encoded, label, places)
+        with contextlib.ExitStack() as stack:
+            if self._activation:  # Near 1, a float32 probability no longer tells its log-odds.
+                stack.callback(setattr, model.layers[-1], "activation", self._activation)
+                model.layers[-1].activation = keras.activations.linear
+            outputs = run(self.sequences(encoded, places))
+            label = tf.argmax(outputs[:num_texts], axis=-1, output_type=tf.int32)
+            if self.label is not None:
+                label = tf.fill([num_texts], self.label)
+            columns["shares"] = self.shares(outputs, encoded, label, places)
         table = Table(places.rows, tf.cast(num_texts, tf.int64))
         padded = {name: table(columns[name], padding) for name, padding in self.padding["values"].items()}
         (output,) = self.answers.token_outputs.values()
-        values = output.of(outputs[:num_texts], encoded["padding_mask"])
-        named = {"score": values}
+        outputs = self._activation(outputs) if self._activation else outputs
+        named, score = {}, output.of(outputs[:num_texts], encoded["padding_mask"])
         if self.labels:
-            names, score = tf.constant(self.labels), tf.gather(values, label, batch_dims=1)
-            named = {"label": tf.gather(names, label), "score": score}
-        return {**named, **padded, self.padding["count"]: table.counts}
+            named, score = {"label": tf.gather(tf.constant(self.labels), label)}, tf.gather(score, label, batch_dims=1)
+        return {**named, "score": score, **padded, self.padding["count"]: table.counts}
 
     def explained(self, outputs: tf.Tensor, label: tf.Tensor) -> tf.Tensor:
         """Returns the scores or log-odds to explain: outputs [B, C] and classes int32 [B] to float32 [B]."""
         if not self.labels:
             return outputs[:, 0]
-        is_multi_label = isinstance(self.answers, LabelSetAnswers)
-        activation = keras.activations.sigmoid if is_multi_label else keras.activations.softmax
-        is_logits = gives_logits(self.answers.model, activation)
-        temperature = getattr(self.answers, "temperature", 1.0)
-        logits = outputs / temperature if is_logits else tf.math.log(tf.maximum(outputs, _LEAST))
-        if is_multi_label:
-            others = tf.zeros_like(outputs) if is_logits else tf.math.log(tf.maximum(1.0 - outputs, _LEAST))
-            return tf.gather(logits - others, label, batch_dims=1)
+        logits = outputs / getattr(self.answers, "temperature", 1.0)
+        chosen = tf.gather(logits, label, batch_dims=1)
+        if isinstance(self.answers, LabelSetAnswers):
+            return chosen
         is_label = tf.one_hot(label, len(self.labels), True, False, dtype=tf.bool)
-        others = tf.reduce_logsumexp(tf.where(is_label, -1e9, logits), axis=-1)
-        return tf.gather(logits, label, batch_dims=1) - others
+        return chosen - tf.reduce_logsumexp(tf.where(is_label, -1e9, logits), axis=-1)
 
     def _find_words(self, texts: Tensors, encoded: Tensors) -> tuple[Places, dict[str, tf.Tensor]]:
         """Returns the positions of the words that the model reads, text after text, and the columns listed for them."""

@@ -13,6 +13,8 @@ from keras_bert.answers.ties import settle_ties
 _BLOCK = 4096
 # Cosines that differ by no more are equal: the earlier vector comes first.
 _TIE = 1e-6
+# Vectors that may be equal to the last of the nearest: which of them is among these is then settled by their order.
+_SPARE = 16
 
 
 def find_nearest(questions: tf.Tensor, vectors, scales, top_k: int) -> tuple[tf.Tensor, tf.Tensor]:
@@ -28,7 +30,7 @@ def find_nearest(questions: tf.Tensor, vectors, scales, top_k: int) -> tuple[tf.
         Cosines, float32 (B, K), the largest first, and the numbers of their vectors, int32 (B, K).
     """
     num_vectors, dim = vectors.shape
-    rows = min(_BLOCK, num_vectors)
+    rows, most = min(_BLOCK, num_vectors), min(top_k + _SPARE, num_vectors)
 
     def best_of(number):
         # The last block starts early enough to be whole, and ignores vectors that were compared before. A slice along
@@ -37,14 +39,14 @@ def find_nearest(questions: tf.Tensor, vectors, scales, top_k: int) -> tuple[tf.
         block = tf.cast(tf.slice(vectors, [start, 0], [rows, dim]), tf.float32)
         scores = tf.matmul(questions, block, transpose_b=True) * tf.slice(scales, [start], [rows])
         is_new = start + tf.range(rows) >= number * rows
-        best = tf.math.top_k(tf.where(is_new, scores, -np.inf), min(top_k, rows))
+        best = tf.math.top_k(tf.where(is_new, scores, -np.inf), min(most, rows))
         return best.values, best.indices + start
 
     # Two blocks at once keep two cores busy, since a product of one question uses one.
     kinds = (tf.float32, tf.int32)
     best = tf.map_fn(best_of, tf.range(-(-num_vectors // rows)), fn_output_signature=kinds, parallel_iterations=2)
     scores, indices = (tf.reshape(tf.transpose(part, [1, 0, 2]), [tf.shape(questions)[0], -1]) for part in best)
-    best = tf.math.top_k(scores, top_k)  # The first of equal scores comes first, as in the blocks.
+    best = tf.math.top_k(scores, most)  # The first of equal scores comes first, as in the blocks.
     indices = tf.gather(indices, best.indices, batch_dims=1)
-    order = settle_ties(best.values, indices, _TIE)
+    order = settle_ties(best.values, indices, _TIE)[:, :top_k]
     return tuple(tf.gather(column, order, batch_dims=1) for column in (best.values, indices))

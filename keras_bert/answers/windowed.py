@@ -120,9 +120,8 @@ class WordAnswers(WindowedAnswers):
             source, windows, layout = self.lay_out(text, self.preprocessor.sequence_length - SPECIAL_TOKENS)
             words = find_words(source, self.preprocessor.tokenizer.lowercase)
             cells = tf.gather(best_cells(windows, layout, tf.size(source.token_ids, tf.int64), 0.0), words.firsts)
-            logits = logits_of(layout.inputs)
-            logits = tf.gather(tf.reshape(logits, [-1, self.model.output_shape[-1]]), cells)  # [N, C]
-            spans, columns = self.answer_words(words, logits)
+            logits = tf.reshape(logits_of(layout.inputs), [-1, self.model.output_shape[-1]])
+            spans, columns = self.answer_words(words, tf.gather(logits, cells))
             columns[self.listed] = cut_texts(source.codes, spans.starts, spans.ends)
             columns |= {name: source.offsets(getattr(spans, name), spans.rows) for name in ("starts", "ends")}
             table = Table(spans.rows, tf.size(source.texts, tf.int64))

@@ -80,8 +80,8 @@ def convert(settings: ConversionSettings):
             checkpoint = dataclasses.replace(checkpoint, settings={**checkpoint.settings, "task": task})
         lost = answers.keys() - {"num_texts"}
         if settings.to_format in ("google", "keras_hub"):
-            named = {"labels": checkpoint.labels, "multi_label": task.get("multi_label")}
-            lost |= {name for name, value in named.items() if value}
+            own = {"labels": checkpoint.labels, **task}
+            lost |= {name for name in ("labels", "multi_label", "normalize", "pooling", "prompts") if own.get(name)}
         if lost and settings.to_format != "keras":
             logging.warning("%s has no place for its %s; keras has.", settings.to_format, ", ".join(sorted(lost)))
         with atomic_path(target) as temporary:

@@ -9,6 +9,7 @@ import tensorflow as tf
 import toy_server
 
 from export import saved_model
+from export.heads.classification import Classification
 from export.verification import verify
 from keras_bert import BertBackbone, BertPreprocessor, BertTokenizer
 from keras_bert.answers import text_bounds
@@ -176,3 +177,9 @@ def test_the_checks_take_their_sizes_from_the_backbone(classifier):
     backbone = text_bounds.find_backbone(classifier)
     sizes = (backbone.vocabulary_size, backbone.num_segments, backbone.max_sequence_length)
     assert sizes == (V, SEGMENTS, LONGEST)
+
+
+def test_the_description_of_a_model_of_windows_says_what_is_explained(classifier, preprocessor):
+    described = Classification(classifier, preprocessor, LABELS, long_text="mean").description()["signatures"]
+    assert "read, in windows of 22, whose outputs" in described["serving_default"]["inputs"]["text"]
+    assert described["explain"]["inputs"] == {"text": "string: its first sequence is explained"}

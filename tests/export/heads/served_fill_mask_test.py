@@ -1,6 +1,7 @@
 """Fill-mask: texts with [MASK] become ids as in transformers, and get the tokens of its model."""
 
 import random
+import tracemalloc
 
 import fuzzing
 import numpy as np
@@ -11,7 +12,7 @@ from toy_classifier import VOCABULARY, assets
 
 from export.heads.fill_mask import FillMask
 from export.heads.loading import load_head
-from keras_bert import BertPreprocessor, BertTokenizer
+from keras_bert import BertBackbone, BertPreprocessor, BertPretrainer, BertTokenizer
 from keras_bert.answers import fill_mask, masked_texts
 from keras_bert.errors import InputError
 
@@ -202,3 +203,17 @@ def test_real_texts_get_the_ids_of_transformers():
         ids = tokenizer(text)["input_ids"]
         length = int(np.sum(encoded["padding_mask"][row]))
         assert encoded["token_ids"][row, :length].numpy().tolist() == ids
+
+
+def test_right_answers_of_a_large_vocabulary_take_little_memory():
+    """Logits of all masks of all probes, sorted in full, would take 13 GB for a multilingual BERT."""
+    vocabulary = [*VOCABULARY, *(f"token{number}" for number in range(8000))]
+    backbone = BertBackbone(len(vocabulary), 1, 2, 8, 16, max_sequence_length=48)
+    head = FillMask(BertPretrainer(backbone, compile=False), BertPreprocessor(BertTokenizer(vocabulary), 48), top_k=3)
+    texts = head.probe_texts()
+    encoded = head.encode(texts)
+    tracemalloc.start()
+    answer, _ = head.expected(head.model, texts, encoded)["serving_default"]
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert answer["tokens"].shape == (len(texts["text"]), 46, 3) and peak < 4e7

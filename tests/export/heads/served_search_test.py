@@ -1,5 +1,6 @@
 """Search: the passages that a SavedModel finds, beside numpy, for one block of passages and for several."""
 
+import tracemalloc
 from unittest import mock
 
 import numpy as np
@@ -47,6 +48,18 @@ def test_blocks_of_passages_find_what_numpy_finds(tmp_path, monkeypatch, count, 
         [lines[index] for index in row] for row in hits["indices"]
     ]
     assert (head.recall == 1.0) if dtype == "float32" or count == 3 else (0.5 < head.recall <= 1.0)
+
+
+def test_what_int8_loses_is_measured_in_bounded_memory(tmp_path, monkeypatch):
+    """All scores of its 1,000 questions at once would take 16 KB for each passage."""
+    vectors = unit(np.random.default_rng(0).normal(size=(20_000, 6)).astype(np.float32))
+    monkeypatch.setattr(search.Search, "_embed", lambda *_: vectors)
+    passages = write(tmp_path / "p.txt", 20_000)
+    tracemalloc.start()
+    head = search.Search(toy_saved.embedder(), assets(), passages, 5, "int8")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 5e7 and 0.5 < head.recall < 1.0
 
 
 def test_a_trained_embedder_searches_a_file(tmp_path):

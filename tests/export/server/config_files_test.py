@@ -29,13 +29,13 @@ def test_several_models(read):
             version_labels { key: 'canary' value: 43 }
           }
           config { name: 'all' base_path: '/a' PLATFORM model_version_policy { all {} } }
-          config { name: 'latest' base_path: '/l' PLATFORM model_version_policy { latest { num_versions: 3 } } }
+          config { name: 'latest' base_path: 'gs://b/l' PLATFORM model_version_policy { latest { num_versions: 3 } } }
         }""")
     assert models == [
         ModelSettings("my_first_model", "/tmp/my_first_model/", VersionPolicy(1, None), {}),
         ModelSettings("my_second_model", "/second", VersionPolicy(None, (42, 43)), {"stable": 42, "canary": 43}),
         ModelSettings("all", "/a", VersionPolicy(None, None), {}),
-        ModelSettings("latest", "/l", VersionPolicy(3, None), {}),
+        ModelSettings("latest", "gs://b/l", VersionPolicy(3, None), {}),
     ]
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from keras_bert.answers.nearest import find_nearest
 from keras_bert.answers.ties import settle_ties
 
 
@@ -32,3 +33,10 @@ def test_rounding_does_not_change_the_order(seed):
         best = tf.math.top_k(scores, 200)
         orders.append(tf.gather(best.indices, settle_ties(best.values, best.indices, 1e-4)).numpy().tolist())
     assert orders[0] == orders[1] == np.argsort(-exact, kind="stable").tolist()
+
+
+def test_of_equal_vectors_beyond_the_last_place_the_earlier_are_found():
+    """The later ones lead by what rounding may be, which differs between one question and many."""
+    vectors = np.array([[0.5], *([1 - (8 - number) * 2**-24] for number in range(8))], np.float32)
+    _, indices = find_nearest(tf.ones([2, 1]), tf.constant(vectors), tf.ones(9), 3)
+    assert indices.numpy().tolist() == [[1, 2, 3]] * 2

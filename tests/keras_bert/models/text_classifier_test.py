@@ -185,6 +185,20 @@ def test_shares_are_what_the_paper_and_the_text_without_a_word_say(preprocessor,
         assert row["shares"][number] == pytest.approx(expected, abs=1e-4)
 
 
+@pytest.mark.usefixtures("eagerly")
+def test_shares_in_a_sure_answer_are_those_of_the_logits(preprocessor):
+    """The probability is 1 with every word and without it, in float32."""
+    shares, kernel = [], np.random.default_rng(0).normal(size=(toy_tasks.backbone().hidden_dim, len(ANIMALS)))
+    for activation in (None, "sigmoid"):
+        backbone, settings = toy_tasks.shaken(toy_tasks.backbone()), {"multi_label": True, "activation": activation}
+        model = BertTextClassifier(backbone, labels=ANIMALS, preprocessor=preprocessor, **settings)
+        model.layers[-1].set_weights([kernel, np.full(len(ANIMALS), 30.0)])
+        row = model.explain("the old hen", label="dog", method="leave_out")
+        assert row["score"] == 1.0 and model.layers[-1].activation.__name__ == (activation or "linear")
+        shares.append(row["shares"])
+    assert shares[1] == pytest.approx(shares[0], abs=1e-5) and np.abs(shares[0]).max() > 0.1
+
+
 def test_labels_may_be_names(trained):
     texts, numbers = toy_tasks.texts(8)
     by_name = tf.data.Dataset.from_tensor_slices((texts, [ANIMALS[number] for number in numbers])).batch(4)

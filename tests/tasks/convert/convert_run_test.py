@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 from toy_checkpoints import checkpoint_of
 from toy_hugging_face import SAFETENSORS, random_model, save_tensorflow
 
-from keras_bert import formats
+from keras_bert import BertPreprocessor, BertTextEmbedder, BertTokenizer, formats
 from keras_bert.encoder.backbone import BertBackbone
 from keras_bert.errors import InputError
 from keras_bert.files import read_json
@@ -194,6 +194,16 @@ def test_what_a_format_has_no_place_for_is_named(tmp_path):
     )
     proof = convert(str(tmp_path / "squad"), str(tmp_path / "qa"), to_format="hugging_face")
     assert proof.left_out == ["pooled_dense"] and "question_answering" in proof.differences
+
+
+@pytest.mark.parametrize("to_format", ["google", "keras_hub"])
+def test_what_makes_an_embedder_of_an_encoder_is_named_where_it_is_lost(tmp_path, to_format, caplog):
+    preprocessor = BertPreprocessor(BertTokenizer(PIECES), 16)
+    backbone = BertBackbone(len(PIECES), 1, 2, 8, 16, activation="gelu_tanh")
+    embedder = BertTextEmbedder(backbone, preprocessor, pooling="cls", prompts={"query": "a "}, compile=False)
+    embedder.save_to_preset(str(tmp_path / "ours"))
+    convert(str(tmp_path / "ours"), str(tmp_path / "out"), to_format=to_format, compare_with_peers=False)
+    assert f"{to_format} has no place for its normalize, pooling, prompts; keras has." in caplog.text
 
 
 def test_what_was_changed_on_the_way_is_found_and_nothing_is_left(tmp_path, monkeypatch):
