@@ -12,7 +12,7 @@ from safetensors.numpy import save_file
 
 from keras_bert.config import POOLINGS
 from keras_bert.errors import InputError, shown
-from keras_bert.files import read_json, read_object, read_optional_json, write_json
+from keras_bert.files import read_json, read_object, write_json
 from keras_bert.formats.checkpoint import Checkpoint, StoredTensor, collect
 from keras_bert.formats.hugging_face_files import SAFETENSORS_FILE, open_weights
 from keras_bert.formats.hugging_face_tokenizer import SETTINGS_FILE
@@ -108,7 +108,8 @@ def _prompts(path: str) -> dict:
 def _sequence_length(path: str) -> int | None:
     # From version 6 on the tokenizer's settings hold it. Tokenizers without a limit state a number of 31 digits.
     keys = ((_LENGTH_FILE, "max_seq_length"), (SETTINGS_FILE, "model_max_length"))
-    lengths = [read_optional_json(os.path.join(path, file)).get(key) for file, key in keys]
+    files = ((os.path.join(path, file), key) for file, key in keys)
+    lengths = [read_object(file).get(key) for file, key in files if os.path.isfile(file)]
     return next((length for length in lengths if isinstance(length, int) and 2 < length < 2**16), None)
 
 

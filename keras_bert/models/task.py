@@ -19,7 +19,7 @@ from keras_bert.encoder.backbone import BertBackbone
 from keras_bert.encoder.heads import PoolTokens, output_head
 from keras_bert.encoder.layer import arguments_of, keep_arguments, weights_follow
 from keras_bert.errors import InputError, first_line
-from keras_bert.files import is_directory, keep_copies, read_optional_json
+from keras_bert.files import is_file, keep_copies, read_object
 from keras_bert.presets import catalog, tokenizers, weights
 from keras_bert.tokenization.preprocessor import BertPreprocessor
 
@@ -264,8 +264,8 @@ class BertTask:
         """Returns the `answer_settings` that a preset or the `model/` of a training run keeps for the class."""
         kept = _task_of(cls, checkpoint.settings).get("answer_settings")
         settings = kept if isinstance(kept, dict) else {}
-        if cls.trained_settings and is_directory(preset):
-            settings = {**settings, **read_optional_json(os.path.join(preset, "task.json"))}
+        if cls.trained_settings and is_file(path := os.path.join(preset, "task.json")):
+            settings = {**settings, **read_object(path)}
         return {name: settings[name] for name in cls.trained_settings if name in settings}
 
     @classmethod

@@ -638,7 +638,7 @@ def many_configs(directory, ordinary):
     backbone = json.loads((path / "config.json").read_text())
     sizes = {name: backbone["config"][name] for name in TINY}
     others = [{**backbone, "config": {**sizes, "vocabulary_size": number}} for number in range(1, 40_001)]
-    (path / "config.json").write_text(json.dumps({"encoders": others}))
+    (path / "config.json").write_text(json.dumps(others))
     return path
 
 
