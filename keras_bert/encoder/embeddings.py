@@ -39,15 +39,18 @@ class BertEmbeddings(BertLayer):
     ):
         super().__init__(**kwargs)
         keep_arguments(self, locals())
-        self.token_embedding = self._table(vocabulary_size, "token_embedding", keras.layers.ReversibleEmbedding)
+        # The masked-LM head's product would otherwise be float32 under every policy: Keras does not autocast a table.
+        self.token_embedding = self._table(
+            vocabulary_size, "token_embedding", keras.layers.ReversibleEmbedding, reverse_dtype=self.compute_dtype
+        )
         self.segment_embedding = self._table(num_segments, "segment_embedding")
         self.position_embedding = self._table(max_sequence_length, "position_embedding")
         self.layer_norm = self._layer_norm("layer_norm")
         self.dropout_layer = self._dropout()
 
-    def _table(self, rows: int, name: str, cls=keras.layers.Embedding) -> keras.layers.Embedding:
-        initializer = encoder_initializer(self.initializer_range)
-        return cls(rows, self.hidden_dim, embeddings_initializer=initializer, dtype=self.dtype_policy, name=name)
+    def _table(self, rows: int, name: str, cls=keras.layers.Embedding, **options) -> keras.layers.Embedding:
+        options |= {"embeddings_initializer": encoder_initializer(self.initializer_range), "dtype": self.dtype_policy}
+        return cls(rows, self.hidden_dim, name=name, **options)
 
     def build(self, *_):
         for table in (self.token_embedding, self.segment_embedding, self.position_embedding):
