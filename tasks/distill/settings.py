@@ -49,9 +49,10 @@ class StudentSettings(Settings):
     unlabelled_file: str | None = changeable(
         None, "More rows to learn from, in the form of --test_file. Their labels are not read, only the teacher's."
     )
-    temperature: float = setting(
+    teacher_temperature: float = setting(  # A trained classifier has a `temperature`, too.
         2.0,
         "Divides the logits of both before they are compared: above 1, the teacher's small probabilities count more.",
+        flag="temperature",
         above=0.0,
         subject="training",
     )

@@ -90,7 +90,7 @@ class _Student:
     def objective(self, spec):
         from tasks.distill.objectives import Distillation
 
-        return Distillation(super().objective(spec), self.settings.label_weight, self.settings.temperature)
+        return Distillation(super().objective(spec), self.settings.label_weight, self.settings.teacher_temperature)
 
     def teach(self, examples, unlabelled, spec):
         """Adds the labels that `Distillation` takes; the teacher reads all rows once."""

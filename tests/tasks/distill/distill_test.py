@@ -171,6 +171,8 @@ def test_a_killed_student_ends_with_the_same_weights(teacher, tmp_path, monkeypa
     options = [f"--teacher={teacher}/run", f"--unlabelled_file={tmp_path}/more.csv", "--num_train_epochs=2", SMALL]
     options += ["--save_checkpoints_steps=2", "--do_train"]
     distill(*options, f"--output_dir={tmp_path}/whole")
+    page = (tmp_path / "whole" / "report.html").read_text()
+    assert '<th scope="row">teacher_temperature</th><td dir="auto">2.0</td>' in page
     save = Checkpoints.save
 
     def save_and_die(self, *args, **kwargs):
