@@ -50,7 +50,11 @@ class _Student:
         Raises:
             InputError: the flags say something else about the rows.
         """
-        spec, settings = super().make_spec(train), self.settings
+        settings = self.settings
+        # What no flag says, such as whether prompts are pooled, is the teacher's, whatever the student starts from.
+        start = {"preset": settings.teacher, "init_checkpoint": None, "bert_config_file": None}
+        reader = dataclasses.replace(self, settings=dataclasses.replace(settings, **start))
+        spec = super(_Student, reader).make_spec(train)
         defaults = {field.name: field.default for field in dataclasses.fields(settings)}
         kept = {}
         for name, value in dataclasses.asdict(read_spec(self, settings.teacher)).items():
