@@ -82,7 +82,8 @@ def read_inputs(task: Task) -> Inputs:
             if not chosen.any():
                 raise InputError(
                     f"{rows.path}: --{split}_share={share} holds out all {task.unit} of a text, context or document "
-                    "together, and the file has only one. Give a file with more of them, or leave the flag out."
+                    "together, never the last of a label, and the file has no others. Give more of them, or --do_train "
+                    "without a share."
                 )
             print(f"Held out for {split}: {chosen.sum()} of {len(chosen)} {task.unit} (--{split}_share={share:g})")
             train = parts[0].with_rows(task.take_rows(rows, ~chosen))
@@ -112,7 +113,7 @@ def look_at(task: Task, inputs: Inputs) -> Inputs:
 
 
 def choose_rows(groups: Sequence[Hashable], share: float, strata: Sequence[Hashable] | None = None) -> np.ndarray:
-    """Chooses about a share of the rows of each stratum, by whole groups: at least one group and never all of them.
+    """Chooses about a share of the rows of each stratum, by whole groups: at least one group, never all of a stratum.
 
     A group is chosen if that brings the share nearer to the given one. The choice depends on no seed or file name.
 
@@ -120,10 +121,10 @@ def choose_rows(groups: Sequence[Hashable], share: float, strata: Sequence[Hasha
         groups: the group of each row.
         share: between 0 and 1.
         strata: the stratum of each row, such as its label; None for a single one. A group belongs to the stratum of its
-            first row. No stratum is chosen as a whole. What rounding leaves out in one is carried over to the next.
+            first row. What rounding leaves out in one is carried over to the next.
 
     Returns:
-        bool, shape (rows,); all False for a single group.
+        bool, shape (rows,); all False if no stratum has two groups.
     """
     numbers: dict[Hashable, int] = {}
     number_of = np.array([numbers.setdefault(group, len(numbers)) for group in groups])
@@ -139,9 +140,9 @@ def choose_rows(groups: Sequence[Hashable], share: float, strata: Sequence[Hasha
             if sizes[group] < 2 * num_missing:
                 chosen[group] = True
                 num_missing -= sizes[group]
-    if not chosen.any() and len(sizes) > 1:
-        spare = [group for of_stratum in members.values() if len(of_stratum) > 1 for group in of_stratum]
-        chosen[min(spare or range(len(sizes)), key=sizes.__getitem__)] = True
+    spare = [group for of_stratum in members.values() if len(of_stratum) > 1 for group in of_stratum]
+    if spare and not chosen.any():
+        chosen[min(spare, key=sizes.__getitem__)] = True
     return chosen[number_of]
 
 
