@@ -257,12 +257,8 @@ def _tsv_rows(path: str) -> Iterator[tuple[int, list]]:
 
 
 def _json_rows(path: str) -> Iterator[tuple[int, dict | list | Broken]]:
-    empty = True
     for line, text in read_lines(path):
-        empty = False
         yield line, _json_row(text) if text.strip() else []
-    if empty:
-        raise InputError(f"{path}: the file is empty. Expected a JSON object a line.")
 
 
 def _json_row(text: str) -> dict | Broken:
