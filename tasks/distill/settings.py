@@ -1,6 +1,7 @@
 """Settings of `bert-distill`: those of the teacher's command, and a few that say how the student learns."""
 
 import dataclasses
+import itertools
 import os
 import shlex
 import zlib
@@ -70,8 +71,7 @@ class StudentSettings(Settings):
         Raises:
             InputError: the teacher is no model of a fine-tuning.
         """
-        following = [*arguments[1:], ""]
-        pairs = zip(arguments, following, strict=True)
+        pairs = itertools.pairwise([*arguments, ""])
         named = {_name(word): word.partition("=")[2] if "=" in word else after for word, after in pairs}
         if not named.get("teacher"):
             return cls, []

@@ -73,6 +73,10 @@ def read_inputs(task: Task) -> Inputs:
         directory = find_trained(settings)
         if directory is not None:
             spec = task.adjust_spec(read_spec(task, directory))
+            for field, value in dataclasses.asdict(spec).items():
+                name, given = given_for(settings, field)
+                if given not in (None, value):
+                    print(f"{flag_of(name, given)} has no effect: {directory} was trained with {value}.")
     if spec is not None:
         parts = [task.match(part, spec, bad_rows) for part in parts]
     for split, share in held_out.items():
@@ -82,14 +86,20 @@ def read_inputs(task: Task) -> Inputs:
             if not chosen.any():
                 raise InputError(
                     f"{rows.path}: --{split}_share={share} holds out all {task.unit} of a text, context or document "
-                    "together, never the last of a label, and the file has no others. Give more of them, or --do_train "
-                    "without a share."
+                    "together, never the last of a label: none is left. Give more rows, or --do_train without a share."
                 )
             print(f"Held out for {split}: {chosen.sum()} of {len(chosen)} {task.unit} (--{split}_share={share:g})")
             train = parts[0].with_rows(task.take_rows(rows, ~chosen))
             parts = [train, Part(split, task.take_rows(rows, chosen)), *parts[1:]]
     inputs = Inputs(parts=parts, spec=spec, model_directory=directory, bad_rows=bad_rows)
     return look_at(task, inputs) if settings.do_train else inputs
+
+
+def given_for(settings: FineTuningSettings, field: str) -> tuple[str, Any]:
+    """Returns the setting for a field of a spec, and its value; None if that is the default, or there is no setting."""
+    name = "max_seq_length" if field == "sequence_length" else field
+    value, default = (getattr(source, name, None) for source in (settings, type(settings)))
+    return name, None if value == default else value
 
 
 def look_at(task: Task, inputs: Inputs) -> Inputs:
