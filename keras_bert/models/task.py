@@ -240,7 +240,8 @@ class BertTask:
         own, overrides = cls._split(settings)
         # The preprocessor comes first, so that a bad tokenizer is refused before weights are downloaded.
         if "preprocessor" not in own and tokenizers.has_tokenizer(preset):
-            own["preprocessor"] = cls.preprocessor_of(preset, sequence_length, lowercase=lowercase)
+            of_text = {"lowercase": lowercase, "max_sequence_length": overrides.get("max_sequence_length")}
+            own["preprocessor"] = cls.preprocessor_of(preset, sequence_length, **of_text)
         if not load_weights:
             stored = cls._as_saved(weights.read_settings(preset), overrides)
             backbone = BertBackbone.from_preset(preset, load_weights=False, dtype=dtype, **overrides)
@@ -270,13 +271,14 @@ class BertTask:
 
     @classmethod
     def preprocessor_of(cls, preset: str | os.PathLike, sequence_length: int | None = None, **own) -> BertPreprocessor:
-        """Returns the preprocessor that `from_preset` gives the model of a preset, with arguments of its own class."""
+        """Returns the preprocessor that `from_preset` gives the model of a preset, with `own` of its class's."""
         settings = weights.read_settings(preset)
         if catalog.published(preset) is not None:
             # Its settings are those of the name, and need no file. The length is in the files, where there are some.
             with contextlib.suppress(InputError), catalog.located(preset) as place:
                 settings = weights.read_settings(place)
-        length = sequence_length or _task_of(cls, settings).get("sequence_length")
+        saved, positions = _task_of(cls, settings).get("sequence_length"), own.get("max_sequence_length")
+        length = sequence_length or (min(saved, positions) if saved and positions else saved)
         return cls.preprocessor_cls.from_preset(preset, length, **own)
 
     @classmethod
