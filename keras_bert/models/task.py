@@ -453,6 +453,7 @@ class LabeledTask(BertTask):
         return super().fit(*args, class_weight=class_weight, **kwargs)
 
     def preprocess_samples(self, x, y=None, sample_weight=None):
+        y = read_rows("y", y)  # `train_on_batch` takes lists, too.
         if y is not None and not self.labels and tf.as_dtype(getattr(y, "dtype", tf.int32)) == tf.string:
             raise ValueError("`labels` must name the classes, in from_preset too, where `y` has texts. Received: None")
         return super().preprocess_samples(x, y, sample_weight)
