@@ -141,16 +141,16 @@ class BertTask:
         """Trains the model as `keras.Model.fit` does; rows may be lists of different lengths.
 
         Raises:
-            ValueError: a row has no text or label, such as an empty cell of pandas.
+            ValueError: a row has no text or label, such as an empty cell of pandas, or `x` and `y` differ in length.
         """
         for name in kwargs.keys() & {"sample_weight", "validation_data"}:
             is_list = name == "validation_data" and isinstance(kwargs[name], list)  # of x and y, as a tuple is
             kwargs[name] = read_rows(name, tuple(kwargs[name]) if is_list else kwargs[name])
-        return super().fit(read_rows("x", x), read_rows("y", y), *args, **kwargs)
+        return super().fit(*read_examples(x, y), *args, **kwargs)
 
     def evaluate(self, x=None, y=None, *args, **kwargs):
         """Evaluates the model as `keras.Model.evaluate` does, on what `fit` takes."""
-        return super().evaluate(read_rows("x", x), read_rows("y", y), *args, **kwargs)
+        return super().evaluate(*read_examples(x, y), *args, **kwargs)
 
     def predict(self, x, *args, **kwargs):
         """Computes the outputs as `keras.Model.predict` does, of what `fit` takes."""
@@ -376,6 +376,15 @@ def read_rows(name: str, rows):
         raise ValueError(f"`{name}` must have at least one row. Received: {rows!r}")
     is_ragged = len({len(row) for row in values if isinstance(row, list)}) > 1
     return tf.ragged.constant(values) if is_ragged else tf.constant(values)
+
+
+def read_examples(x, y) -> tuple:
+    """Returns `x` and `y` as `read_rows` does; raises ValueError as that does, or if their columns differ in length."""
+    examples = read_rows("x", x), read_rows("y", y)
+    lengths = [column.shape[0] for column in keras.tree.flatten(examples) if len(getattr(column, "shape", ()))]
+    if len(set(lengths)) > 1:
+        raise ValueError(f"`x` and `y` must have as many rows in each column. Received: {lengths} rows")
+    return examples
 
 
 class LabeledTask(BertTask):

@@ -218,6 +218,13 @@ def test_a_batch_may_be_lists(trained):
         model.train_on_batch(list(texts), names)
 
 
+def test_columns_of_different_lengths_are_counted(preprocessor):
+    model = BertTextClassifier(toy_tasks.backbone(), labels=ANIMALS, preprocessor=preprocessor)
+    for method in (model.fit, model.evaluate):
+        with pytest.raises(ValueError, match=r"must have as many rows in each column. Received: \[3, 3, 2\] rows"):
+            method((["a", "b", "c"], np.array(["d", "e", "f"])), ["cat", "hen"])
+
+
 def test_missing_rows_are_named(preprocessor):
     model = BertTextClassifier(toy_tasks.backbone(), labels=ANIMALS, preprocessor=preprocessor)
     texts, labels = ["the cat", "hen", "it ran"], ["cat", "hen", "dog"]
