@@ -4,7 +4,7 @@ Names are imported on first use, so that `keras_bert.BertConfig` and `keras_bert
 Keras is imported already, its classes come at once, so that `keras.saving.load_model` finds them.
 """
 
-import importlib
+import importlib.util
 import sys
 
 __version__ = "0.1.0.dev0"
@@ -47,5 +47,5 @@ def __dir__() -> list[str]:
     return sorted([*globals(), *__all__])
 
 
-if "keras" in sys.modules:
+if "keras" in sys.modules and importlib.util.find_spec("tensorflow"):  # Without it the classes say what they need.
     importlib.import_module("keras_bert.models")

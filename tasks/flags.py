@@ -63,8 +63,9 @@ def run(main: Callable[..., int | None], settings_class: type[Settings] | None =
 
     The exit status is `main`'s own (None is 0), 0 after `--help`, 1 for an `InputError` or an error of the operating
     system (disk full, no permission), 2 for a wrong flag or a stray argument, and 130 after Ctrl-C. Errors print one
-    line to standard error, without a traceback. SIGTERM gives 42 if it reached a training, which has then saved a
-    checkpoint and continues with the same command; otherwise 143, after temporary files are removed.
+    line to standard error, without a traceback. SIGTERM gives 42 if it reached a training, which continues with the
+    same command from the checkpoint that it has saved, if it keeps any; otherwise 143, after temporary files are
+    removed.
     """
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)

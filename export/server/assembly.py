@@ -27,7 +27,7 @@ from export.server.servable import Servable, ServedModel
 from export.server.server_settings import ServerSettings
 from export.server.warmup import warm_up
 from keras_bert.errors import InputError
-from keras_bert.files import is_file
+from keras_bert.files import file_states, is_file
 
 # Bytes held at once, in units of the longest body: parsed, a body takes up to about 50 times its own bytes.
 _LONGEST_BODIES = 64
@@ -88,15 +88,19 @@ class _ModelStates(Collector):
 
 def _config_follower(manager: ModelManager, path: str, models: Sequence[ModelSettings]) -> Callable[[], None]:
     """Returns a function that applies the configuration file if it has changed, and logs each new error."""
-    current, complaint = list(models), ""
+    current, refused, complaint = list(models), None, ""
 
     def follow() -> None:
-        nonlocal current, complaint
+        nonlocal current, refused, complaint
         try:
             wanted = read_model_config(path)
             if wanted != current:
-                manager.apply(wanted)
-                current = wanted
+                # If none of this has changed, another try would load the good models among them for nothing again.
+                state = (wanted, manager.states(), [file_states(model.base_path) for model in wanted])
+                if state != refused:
+                    refused = state
+                    manager.apply(wanted)
+                    current = wanted
             complaint = ""
         except InputError as error:
             if str(error) != complaint:

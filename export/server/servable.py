@@ -325,6 +325,9 @@ def _refusal(error: Exception, signature: Signature, arrays: Mapping[str, np.nda
         for name, spec in signature.inputs.items()
         if not spec.shape.is_compatible_with(arrays[name].shape)
     ]
+    counts = {name: len(array) for name, array in arrays.items() if array.ndim}
+    if signature.is_batchable and len(set(counts.values())) > 1:
+        wrong.append(f"Expected as many rows in each input. Received: {counts}")
     if wrong:  # The op that fails first tells nothing about them.
         return invalid(" ".join(wrong))
     return ServingError(CODE_NAMES.get(getattr(error, "error_code", None), "UNKNOWN"), _reason(str(error)))

@@ -140,8 +140,9 @@ class BertBackbone(keras_nlp.models.Backbone):
                 `.keras` file of any format that this project reads (`keras_bert/formats`), as str or path.
             load_weights: bool; False gives the architecture with random weights, and for a short name needs no file.
             dtype: a Keras dtype policy or its name; None: the process's, if one was set, else the preset's.
-            **overrides: settings of the constructor that differ from the preset's, e.g. `dropout=0.0`. A preset of our
-                own keeps the `layout` and `trainable` that it was saved with.
+            **overrides: settings of the constructor that differ from the preset's, e.g. `dropout=0.0`, which is that of
+                the attention too where the preset has one rate for both. A preset of our own keeps the `layout` and
+                `trainable` that it was saved with.
 
         Raises:
             InputError: no place has the preset, its files are incomplete or do not match, or an override is unknown or

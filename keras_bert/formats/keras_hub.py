@@ -145,7 +145,7 @@ def _task(checkpoint: Checkpoint, backbone, tokenizer):
     if alike == "classification":
         task_class = keras_nlp.models.BertTextClassifier
         arguments = {"num_classes": checkpoint.tensors["classification/bias"].shape[0]}
-    length = checkpoint.config.max_sequence_length
+    length = checkpoint.settings.get("task", {}).get("sequence_length") or checkpoint.config.max_sequence_length
     preprocessor = tokenizer and task_class.preprocessor_cls(tokenizer, sequence_length=length)
     task = task_class(backbone, preprocessor=preprocessor, **arguments)
     _assign(task, head_sources(KERAS_HUB, alike), checkpoint)

@@ -133,8 +133,7 @@ def write(path: str, checkpoint: Checkpoint, tokenizer: dict | None) -> None:
         if described is None:
             return None
         name = "BertPreprocessor" if task in ("BertTextClassifier", "BertTextEmbedder") else f"{task}Preprocessor"
-        saved = checkpoint.settings.get("task", {}).get("sequence_length")
-        length = saved or checkpoint.config.max_sequence_length
+        length = checkpoint.settings.get("task", {}).get("sequence_length") or checkpoint.config.max_sequence_length
         return keras_model.serialized("keras_bert.models", name, {"tokenizer": described, "sequence_length": length})
 
     keras_model.write_heads(path, checkpoint, backbone, preprocessor)

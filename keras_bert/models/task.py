@@ -141,16 +141,16 @@ class BertTask:
         """Trains the model as `keras.Model.fit` does; rows may be lists of different lengths.
 
         Raises:
-            ValueError: a row has no text or label, such as an empty cell of pandas.
+            ValueError: a row has no text or label, such as an empty cell of pandas, or `x` and `y` differ in length.
         """
         for name in kwargs.keys() & {"sample_weight", "validation_data"}:
             is_list = name == "validation_data" and isinstance(kwargs[name], list)  # of x and y, as a tuple is
             kwargs[name] = read_rows(name, tuple(kwargs[name]) if is_list else kwargs[name])
-        return super().fit(read_rows("x", x), read_rows("y", y), *args, **kwargs)
+        return super().fit(*read_examples(x, y), *args, **kwargs)
 
     def evaluate(self, x=None, y=None, *args, **kwargs):
         """Evaluates the model as `keras.Model.evaluate` does, on what `fit` takes."""
-        return super().evaluate(read_rows("x", x), read_rows("y", y), *args, **kwargs)
+        return super().evaluate(*read_examples(x, y), *args, **kwargs)
 
     def predict(self, x, *args, **kwargs):
         """Computes the outputs as `keras.Model.predict` does, of what `fit` takes."""
@@ -240,7 +240,8 @@ class BertTask:
         own, overrides = cls._split(settings)
         # The preprocessor comes first, so that a bad tokenizer is refused before weights are downloaded.
         if "preprocessor" not in own and tokenizers.has_tokenizer(preset):
-            own["preprocessor"] = cls.preprocessor_of(preset, sequence_length, lowercase=lowercase)
+            of_text = {"lowercase": lowercase, "max_sequence_length": overrides.get("max_sequence_length")}
+            own["preprocessor"] = cls.preprocessor_of(preset, sequence_length, **of_text)
         if not load_weights:
             stored = cls._as_saved(weights.read_settings(preset), overrides)
             backbone = BertBackbone.from_preset(preset, load_weights=False, dtype=dtype, **overrides)
@@ -270,13 +271,14 @@ class BertTask:
 
     @classmethod
     def preprocessor_of(cls, preset: str | os.PathLike, sequence_length: int | None = None, **own) -> BertPreprocessor:
-        """Returns the preprocessor that `from_preset` gives the model of a preset, with arguments of its own class."""
+        """Returns the preprocessor that `from_preset` gives the model of a preset, with `own` of its class's."""
         settings = weights.read_settings(preset)
         if catalog.published(preset) is not None:
             # Its settings are those of the name, and need no file. The length is in the files, where there are some.
             with contextlib.suppress(InputError), catalog.located(preset) as place:
                 settings = weights.read_settings(place)
-        length = sequence_length or _task_of(cls, settings).get("sequence_length")
+        saved, positions = _task_of(cls, settings).get("sequence_length"), own.get("max_sequence_length")
+        length = sequence_length or (min(saved, positions) if saved and positions else saved)
         return cls.preprocessor_cls.from_preset(preset, length, **own)
 
     @classmethod
@@ -376,6 +378,15 @@ def read_rows(name: str, rows):
     return tf.ragged.constant(values) if is_ragged else tf.constant(values)
 
 
+def read_examples(x, y) -> tuple:
+    """Returns `x` and `y` as `read_rows` does; raises ValueError as that does, or if their columns differ in length."""
+    examples = read_rows("x", x), read_rows("y", y)
+    lengths = [column.shape[0] for column in keras.tree.flatten(examples) if len(getattr(column, "shape", ()))]
+    if len(set(lengths)) > 1:
+        raise ValueError(f"`x` and `y` must have as many rows in each column. Received: {lengths} rows")
+    return examples
+
+
 class LabeledTask(BertTask):
     """A task with one head: dropout, then a linear layer with an output for each class, or a single one for a score.
 
@@ -451,6 +462,7 @@ class LabeledTask(BertTask):
         return super().fit(*args, class_weight=class_weight, **kwargs)
 
     def preprocess_samples(self, x, y=None, sample_weight=None):
+        y = read_rows("y", y)  # `train_on_batch` takes lists, too.
         if y is not None and not self.labels and tf.as_dtype(getattr(y, "dtype", tf.int32)) == tf.string:
             raise ValueError("`labels` must name the classes, in from_preset too, where `y` has texts. Received: None")
         return super().preprocess_samples(x, y, sample_weight)

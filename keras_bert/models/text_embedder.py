@@ -77,7 +77,7 @@ class BertTextEmbedder(BertTask, keras_nlp.models.Task):
         if default_prompt is not None and default_prompt not in (prompts or {}):
             raise ValueError(f"`default_prompt` must be a name of `prompts`. Received: {prompts=}, {default_prompt=}")
         if pooling == "cls" and not include_prompt:
-            raise ValueError(f"`include_prompt` must be True where [CLS] is pooled. Received: {include_prompt=}")
+            raise InputError(f"`include_prompt` must be True where [CLS] is pooled. Received: {include_prompt=}")
         keep_arguments(self, locals())
 
         # === Layers ===

@@ -155,6 +155,8 @@ def merge_settings(config: BertConfig, overrides: dict, preset: str) -> dict:
     if unknown:
         raise InputError(f"{preset}: unknown setting {', '.join(unknown)}. Expected some of: {', '.join(_SETTINGS)}.")
     ours = {name: value for name, value in overrides.items() if name in BertConfig.__dataclass_fields__}
+    if "dropout" in ours and config.attention_dropout == config.dropout:
+        ours = {"attention_dropout": None, **ours}  # Files spell out that it is as `dropout`.
     others = {name: value for name, value in overrides.items() if name not in ours}  # layout, dtype, name, trainable
     try:
         config = config.replace(**ours)

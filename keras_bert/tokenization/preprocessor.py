@@ -62,7 +62,8 @@ class BertPreprocessor(keras_nlp.models.Preprocessor):
         Args:
             preset: as in `BertTokenizer.from_preset`.
             sequence_length: int; None: as many tokens as the preset's encoder has positions for.
-            pad_to_longest, **kwargs: as in the constructor; or `lowercase`, as in `BertTokenizer.from_preset`.
+            pad_to_longest, **kwargs: as in the constructor; or `lowercase`, as in `BertTokenizer.from_preset`; or
+                `max_sequence_length`, the positions of an encoder that has not the preset's.
 
         Raises:
             InputError: no such preset; its encoder has fewer positions than `sequence_length`, or fewer rows in its
@@ -74,6 +75,7 @@ class BertPreprocessor(keras_nlp.models.Preprocessor):
         preset = catalog.name_of(preset)
         config = weights.read_bert_config(preset) if weights.has_config(preset) else None
         positions = _DEFAULT_LENGTH if config is None else config.max_sequence_length
+        positions = kwargs.pop("max_sequence_length", None) or positions
         if sequence_length is not None and sequence_length > positions:
             raise InputError(f"{preset}: has positions for {positions} tokens. Received: {sequence_length=}")
         tokenizer = BertTokenizer.from_preset(preset, lowercase=kwargs.pop("lowercase", None))

@@ -67,6 +67,7 @@ def names_table(labels: list[str]) -> Table:
 
 
 _MARKS = {"0": False, "1": True, "0.0": False, "1.0": True, "false": False, "true": True}
+_LIST = re.compile(r"\[\s*[\"'\d]")  # The beginning of a list of labels.
 
 _CURE = (
     "Name the right one with --text_column, --text_pair_column or --label_column; without a header all: --column_names."
@@ -132,9 +133,10 @@ def _read_labels(cells: list[tuple[str, Any]], task: TableTask) -> tuple[str, ..
     if values is None:
         text = check_text(name, "" if value is None else value, "labels", may_be_empty=True).strip()
         marks = [mark for mark in SEPARATORS if mark in text]
-        if marks and not task.label_separator:
+        if marks and not task.label_separator and not _LIST.match(text):
             raise Broken(f"column {name!r}: {text!r} may be several labels. Say so: --label_separator='{marks[0]}'.")
-        values = [part.strip() for part in text.split(task.label_separator)] if text else []
+        parts = text.split(task.label_separator) if task.label_separator else [text]
+        values = [part.strip() for part in parts] if text else []
     return tuple(dict.fromkeys(_read_label(name, label) for label in values))
 
 
@@ -149,6 +151,8 @@ def _read_label(name: str, value: Any) -> str:
     if isinstance(value, bool | int):  # From JSON, where 1 is as good a label as "1".
         return str(value).lower()
     label = check_text(name, "" if value is None else value, "a label").strip()
+    if _LIST.match(label):
+        raise Broken(f"column {name!r}: expected a label, or a list of them in JSON, found {label!r}. Correct it.")
     if re.search(r"[\t\r\n]", label):
         raise Broken(f"column {name!r}: expected a label without tabs, on one line, found {label!r}. Correct it.")
     return label

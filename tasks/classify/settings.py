@@ -118,8 +118,7 @@ class ClassifySettings(LongTextSettings, rare_labels.RareLabelSettings):
 
     def changed(self, *names: str) -> list[str]:
         """Lists the flags of the named settings that differ from their defaults."""
-        defaults = {field.name: field.default for field in dataclasses.fields(self)}
-        return [f"--{name}" for name in names if getattr(self, name) != defaults[name]]
+        return [f"--{name}" for name in names if getattr(self, name) != getattr(type(self), name)]
 
     def table_task(self) -> TableTask:
         """Returns the task, with the columns named by the settings.

@@ -73,7 +73,7 @@ def convert(settings: ConversionSettings):
     with weights.open_checkpoint(source) as checkpoint:
         if tokenizer is not None:
             check_rows(checkpoint.source, len(tokenizer["vocabulary"]), checkpoint.config.vocabulary_size)
-        task = checkpoint.settings.get("task", {})
+        task, positions = checkpoint.settings.get("task", {}), checkpoint.config.max_sequence_length
         model_class = getattr(models, task.get("class_name", ""), None)
         if answers := model_class.answer_settings_of(source, checkpoint) if model_class else {}:
             task = {**task, "answer_settings": answers}
@@ -82,6 +82,8 @@ def convert(settings: ConversionSettings):
         if settings.to_format in ("google", "keras_hub"):
             own = {"labels": checkpoint.labels, **task}
             lost |= {name for name in ("labels", "multi_label", "normalize", "pooling", "prompts") if own.get(name)}
+            is_lost = settings.to_format == "google" or own.get("pooling")  # KerasHub's classifiers have such a length.
+            lost |= {"sequence_length"} if is_lost and (task.get("sequence_length") or positions) < positions else set()
         if lost and settings.to_format != "keras":
             logging.warning("%s has no place for its %s; keras has.", settings.to_format, ", ".join(sorted(lost)))
         with atomic_path(target) as temporary:

@@ -1,6 +1,7 @@
 """Settings of `bert-distill`: those of the teacher's command, and a few that say how the student learns."""
 
 import dataclasses
+import itertools
 import os
 import shlex
 import zlib
@@ -49,9 +50,10 @@ class StudentSettings(Settings):
     unlabelled_file: str | None = changeable(
         None, "More rows to learn from, in the form of --test_file. Their labels are not read, only the teacher's."
     )
-    temperature: float = setting(
+    teacher_temperature: float = setting(  # A trained classifier has a `temperature`, too.
         2.0,
         "Divides the logits of both before they are compared: above 1, the teacher's small probabilities count more.",
+        flag="temperature",
         above=0.0,
         subject="training",
     )
@@ -69,8 +71,7 @@ class StudentSettings(Settings):
         Raises:
             InputError: the teacher is no model of a fine-tuning.
         """
-        following = [*arguments[1:], ""]
-        pairs = zip(arguments, following, strict=True)
+        pairs = itertools.pairwise([*arguments, ""])
         named = {_name(word): word.partition("=")[2] if "=" in word else after for word, after in pairs}
         if not named.get("teacher"):
             return cls, []

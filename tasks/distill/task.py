@@ -11,7 +11,7 @@ from keras_bert.errors import InputError
 from tasks.distill.settings import StudentSettings, task_of
 from tasks.engine.settings import tokenizer_identity
 from tasks.fine_tuning.examples import Examples, Predictor, join
-from tasks.fine_tuning.inputs import read_spec
+from tasks.fine_tuning.inputs import given_for, read_spec
 from tasks.fine_tuning.task import Task
 
 
@@ -50,15 +50,18 @@ class _Student:
         Raises:
             InputError: the flags say something else about the rows.
         """
-        spec, settings = super().make_spec(train), self.settings
-        defaults = {field.name: field.default for field in dataclasses.fields(settings)}
+        settings = self.settings
+        # What no flag says, such as whether prompts are pooled, is the teacher's, whatever the student starts from.
+        start = {"preset": settings.teacher, "init_checkpoint": None, "bert_config_file": None}
+        reader = dataclasses.replace(self, settings=dataclasses.replace(settings, **start))
+        spec = super(_Student, reader).make_spec(train)
         kept = {}
         for name, value in dataclasses.asdict(read_spec(self, settings.teacher)).items():
-            flag = "max_seq_length" if name == "sequence_length" else name
-            given = getattr(spec, name) if isinstance(value, bool) else getattr(settings, flag, None)
+            flag, given = given_for(settings, name)
+            given = getattr(spec, name) if isinstance(value, bool) else given
             if name in self.changes_answers or value is None:
                 continue
-            if given not in (None, value, *([] if isinstance(value, bool) else [defaults.get(flag)])):
+            if given not in (None, value):
                 raise InputError(
                     f"{train.path}: {flag} is {given} by the flags, but {value} in the task.json of the teacher. A "
                     "student reads its rows as the teacher does."
@@ -90,7 +93,7 @@ class _Student:
     def objective(self, spec):
         from tasks.distill.objectives import Distillation
 
-        return Distillation(super().objective(spec), self.settings.label_weight, self.settings.temperature)
+        return Distillation(super().objective(spec), self.settings.label_weight, self.settings.teacher_temperature)
 
     def teach(self, examples, unlabelled, spec):
         """Adds the labels that `Distillation` takes; the teacher reads all rows once."""

@@ -80,6 +80,8 @@ def read_table(path: str, text_columns: Sequence[str] | None, score_column: str 
         if not chosen:
             choose(list(row))
         names, score = chosen
+        if not text_columns and (key := next((name for name in row if name not in (*names, score)), None)):
+            raise Broken(f"key {key!r} is not in the first object, whose keys are the columns. {_CURE}")
         texts = [check_text(name, take(row, name)) for name in names]
         try:
             return texts, score and check_number(score, take(row, score))

@@ -4,11 +4,11 @@ import signal
 import sys
 import threading
 
-PREEMPTED_STATUS = 42  # "Saved, start me again"; TensorFlow's PreemptionCheckpointHandler exits with it too.
+PREEMPTED_STATUS = 42  # "Start me again"; TensorFlow's PreemptionCheckpointHandler exits with it too.
 
 
 class Preempted(SystemExit):
-    """Exits with `PREEMPTED_STATUS`: the training has saved a checkpoint and can continue."""
+    """Exits with `PREEMPTED_STATUS`: start the command again, which continues from a checkpoint if one is saved."""
 
 
 class Preemption:
@@ -33,14 +33,15 @@ class Preemption:
         self.requested = False
         self._restore()
 
-    def stop(self, step: int) -> None:
-        """Reports that the checkpoint of `step` is saved, and exits.
+    def stop(self, step: int, is_saved: bool = True) -> None:
+        """Reports whether a checkpoint of `step` is saved, and exits.
 
         Raises:
             Preempted: always.
         """
-        message = f"Stopped by SIGTERM after step {step}. The checkpoint is saved: the same command continues."
-        print(message, file=sys.stderr)
+        state = "The checkpoint is saved: the same command continues."
+        state = state if is_saved else "No checkpoint is saved: the same command starts anew."
+        print(f"Stopped by SIGTERM after step {step}. {state}", file=sys.stderr)
         raise Preempted(PREEMPTED_STATUS)
 
     def _note(self, *_) -> None:

@@ -126,7 +126,7 @@ class Trainer:
         Raises:
             InputError: the data ended early; the loss or gradient is not finite, or the loss spiked (the batch is
                 saved); a batch cannot be split into `gradient_accumulation_steps`; no checkpoint can be read.
-            Preempted: SIGTERM arrived; the checkpoint is saved.
+            Preempted: SIGTERM arrived; the checkpoint is saved, if the trainer keeps any.
             WorkerLost: another worker is gone.
         """
         budget = num_steps if isinstance(num_steps, Budget) else Budget(num_steps)
@@ -168,7 +168,7 @@ class Trainer:
                             report.save()  # Before the checkpoint: surplus rows are dropped, missing ones stay lost.
                             self.save()
                             if is_preempted:
-                                self._preemption.stop(step)
+                                self._preemption.stop(step, self.keep_checkpoints > 0)
                             complete(step)
                         if early_stopping is not None and early_stopping.is_over(report.history):
                             break
@@ -176,7 +176,7 @@ class Trainer:
                     if is_over:
                         break
                 if self._preemption.requested:
-                    self._preemption.stop(step)
+                    self._preemption.stop(step, self.keep_checkpoints > 0)
                 return self._end(report, early_stopping)
 
     def restore(self) -> int:

@@ -29,7 +29,8 @@ class Column:
     def __init__(self, values: Counter[str]):
         self.values, self.total = values, values.total()
         numbers = list(map(parse_number, values))
-        self.is_list = bool(values) and all(parse_list(value) is not None for value in values)
+        # Of most values: the reader names the row of any other.
+        self.is_list = 2 * sum(parse_list(value) is not None for value in values) > len(values)
         self.is_date = all(map(_DATE.fullmatch, values))
         self.is_number = bool(values) and None not in numbers
         self.is_fractional = self.is_number and not all(number.is_integer() for number in numbers)

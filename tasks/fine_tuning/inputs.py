@@ -73,6 +73,10 @@ def read_inputs(task: Task) -> Inputs:
         directory = find_trained(settings)
         if directory is not None:
             spec = task.adjust_spec(read_spec(task, directory))
+            for field, value in dataclasses.asdict(spec).items():
+                name, given = given_for(settings, field)
+                if given not in (None, value):
+                    print(f"{flag_of(name, given)} has no effect: {directory} was trained with {value}.")
     if spec is not None:
         parts = [task.match(part, spec, bad_rows) for part in parts]
     for split, share in held_out.items():
@@ -82,13 +86,20 @@ def read_inputs(task: Task) -> Inputs:
             if not chosen.any():
                 raise InputError(
                     f"{rows.path}: --{split}_share={share} holds out all {task.unit} of a text, context or document "
-                    "together, and the file has only one. Give a file with more of them, or leave the flag out."
+                    "together, never the last of a label: none is left. Give more rows, or --do_train without a share."
                 )
             print(f"Held out for {split}: {chosen.sum()} of {len(chosen)} {task.unit} (--{split}_share={share:g})")
             train = parts[0].with_rows(task.take_rows(rows, ~chosen))
             parts = [train, Part(split, task.take_rows(rows, chosen)), *parts[1:]]
     inputs = Inputs(parts=parts, spec=spec, model_directory=directory, bad_rows=bad_rows)
     return look_at(task, inputs) if settings.do_train else inputs
+
+
+def given_for(settings: FineTuningSettings, field: str) -> tuple[str, Any]:
+    """Returns the setting for a field of a spec, and its value; None if that is the default, or there is no setting."""
+    name = "max_seq_length" if field == "sequence_length" else field
+    value, default = (getattr(source, name, None) for source in (settings, type(settings)))
+    return name, None if value == default else value
 
 
 def look_at(task: Task, inputs: Inputs) -> Inputs:
@@ -112,7 +123,7 @@ def look_at(task: Task, inputs: Inputs) -> Inputs:
 
 
 def choose_rows(groups: Sequence[Hashable], share: float, strata: Sequence[Hashable] | None = None) -> np.ndarray:
-    """Chooses about a share of the rows of each stratum, by whole groups: at least one group and never all of them.
+    """Chooses about a share of the rows of each stratum, by whole groups: at least one group, never all of a stratum.
 
     A group is chosen if that brings the share nearer to the given one. The choice depends on no seed or file name.
 
@@ -120,10 +131,10 @@ def choose_rows(groups: Sequence[Hashable], share: float, strata: Sequence[Hasha
         groups: the group of each row.
         share: between 0 and 1.
         strata: the stratum of each row, such as its label; None for a single one. A group belongs to the stratum of its
-            first row. No stratum is chosen as a whole. What rounding leaves out in one is carried over to the next.
+            first row. What rounding leaves out in one is carried over to the next.
 
     Returns:
-        bool, shape (rows,); all False for a single group.
+        bool, shape (rows,); all False if no stratum has two groups.
     """
     numbers: dict[Hashable, int] = {}
     number_of = np.array([numbers.setdefault(group, len(numbers)) for group in groups])
@@ -139,9 +150,9 @@ def choose_rows(groups: Sequence[Hashable], share: float, strata: Sequence[Hasha
             if sizes[group] < 2 * num_missing:
                 chosen[group] = True
                 num_missing -= sizes[group]
-    if not chosen.any() and len(sizes) > 1:
-        spare = [group for of_stratum in members.values() if len(of_stratum) > 1 for group in of_stratum]
-        chosen[min(spare or range(len(sizes)), key=sizes.__getitem__)] = True
+    spare = [group for of_stratum in members.values() if len(of_stratum) > 1 for group in of_stratum]
+    if spare and not chosen.any():
+        chosen[min(spare, key=sizes.__getitem__)] = True
     return chosen[number_of]
 
 

@@ -3,6 +3,8 @@
 A row that cannot be parsed is returned as `Broken`, so that the caller can refuse the file or skip the row.
 """
 
+import ast
+import contextlib
 import csv
 import itertools
 import json
@@ -170,16 +172,18 @@ def parse_number(value: Any) -> float | None:
 
 
 def parse_list(value: Any) -> list | None:
-    """Returns the labels of a JSON list, or of a text that spells one; None for any other value.
+    """Returns the labels of a list, or of a text that spells one as JSON or Python does; None for any other value.
 
-    >>> [parse_list(value) for value in (["a"], '["a", 1]', "[]", "a", "[a]", [1.5])]
-    [['a'], ['a', 1], [], None, None, None]
+    >>> [parse_list(value) for value in (["a"], '["a", 1]', "['a', 'b']", "[]", "a", "[a]", "['a' 'b']", [1.5])]
+    [['a'], ['a', 1], ['a', 'b'], [], None, None, None, None]
     """
-    if isinstance(value, str) and value.strip().startswith("["):
+    if isinstance(value, str) and (text := value.strip()).startswith("["):
         try:
-            value = json.loads(value)
+            value = json.loads(text)
         except (ValueError, RecursionError):
-            return None
+            with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+                value = ast.literal_eval(text)
+                value = value if repr(value) == text else None  # Python would join the words of ['a' 'b'], NumPy's.
     is_list = isinstance(value, list) and all(isinstance(label, str | int) for label in value)
     return value if is_list else None
 
@@ -253,12 +257,8 @@ def _tsv_rows(path: str) -> Iterator[tuple[int, list]]:
 
 
 def _json_rows(path: str) -> Iterator[tuple[int, dict | list | Broken]]:
-    empty = True
     for line, text in read_lines(path):
-        empty = False
         yield line, _json_row(text) if text.strip() else []
-    if empty:
-        raise InputError(f"{path}: the file is empty. Expected a JSON object a line.")
 
 
 def _json_row(text: str) -> dict | Broken:

@@ -265,7 +265,10 @@ class Session:
                 self._load_preset()
             is_own = directory == os.path.join(self.output_dir, MODEL_DIRECTORY)
             source = {} if is_own else {"preset": self.settings.preset or self.settings.init_checkpoint}
-            self.results = earlier if earlier.get("preset") == source.get("preset") else source
+            is_same = earlier.get("preset") == source.get("preset")
+            self.results = earlier if is_same else source
+            if not is_same and self._workers.is_chief:
+                remove_stale(self.output_dir, REPORT_FILE)
 
     def _load_own(self, directory: str) -> None:
         spec = self.inputs.spec
@@ -301,7 +304,8 @@ class Session:
             started = time.perf_counter()
             evaluation = self.task.evaluate(self._answer(part), self.results)
             if evaluation.write is not None and self._workers.is_chief:
-                evaluation.write()
+                written = {os.path.basename(evaluation.write()), *self.results.get(_PREDICTED, ())}
+                self.results[_PREDICTED] = sorted(written)
             seconds = {"eval_seconds": round(time.perf_counter() - started, 2)}
             source = {"dev_file": part.rows.path, "dev_rows_checksum": part.rows.checksum()}
             for name, value in {**evaluation.figures, **evaluation.details, **seconds, **source}.items():

@@ -139,7 +139,8 @@ class Evaluation:
         examples: captioned texts of some rows, right or wrong, as in `Mistake`.
         chosen: values of the spec that the evaluation determined, such as a threshold. The trained model keeps them.
         decoded: what the task read off the outputs, to be written by `write_predictions` without reading it again.
-        write: writes the answers to files, if the task keeps those of an evaluation; called on the chief alone.
+        write: writes the answers to a file, if the task keeps those of an evaluation, and returns its path; called on
+            the chief alone.
     """
 
     figures: dict[str, float]
@@ -155,7 +156,7 @@ class Evaluation:
     notes: list[str] = dataclasses.field(default_factory=list)
     chosen: dict[str, Any] = dataclasses.field(default_factory=dict)
     decoded: Any = None
-    write: Callable[[], None] | None = None
+    write: Callable[[], str] | None = None
 
 
 class TaskData(abc.ABC):

@@ -17,11 +17,10 @@ def build_tagger(
     num_layers: int,
     hidden_dim: int,
     num_tags: int,
-    combine: str = "concatenate",
-    *,
-    lstm_units: int = 768,
-    lstm_layers: int = 2,
-    lstm_dropout: float = 0.1,
+    combine: str,
+    lstm_units: int,
+    lstm_layers: int,
+    lstm_dropout: float,
 ) -> keras.Model:
     """Builds the model to train.
 

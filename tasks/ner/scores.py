@@ -23,9 +23,10 @@ def count_all(tags: Tags) -> int:
     return sum(len(tag_schemes.find_entities(sentence)) for sentence in tags)
 
 
-def write_tags(path: str, documents: Documents, predicted: Tags) -> None:
-    """Writes the columns token, the file's own tag in IOB2 (if it has tags), and predicted tag."""
+def write_tags(path: str, documents: Documents, predicted: Tags) -> str:
+    """Writes the columns token, the file's own tag in IOB2 (if it has tags), and predicted tag; returns the path."""
     write_conll(path, documents, [tag for tags in predicted for tag in tags])
+    return path
 
 
 def predict_tags(logits: np.ndarray, labels: Sequence[str], documents: Documents) -> Tags:

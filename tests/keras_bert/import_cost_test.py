@@ -34,6 +34,11 @@ def test_a_program_that_has_keras_can_load_saved_models_at_once():
     assert "BertMaskedLM" in run(f"import keras, keras_bert; print({lookup})")
 
 
+def test_without_tensorflow_a_program_that_has_keras_can_use_the_rest():
+    hidden = "import sys, types; sys.modules |= {'keras': types.ModuleType('keras'), 'tensorflow': None}"
+    assert run(f"{hidden}\nimport keras_bert; print(len(keras_bert.list_presets()) > 30)") == "True"
+
+
 @pytest.mark.slow
 def test_the_backbone_imports_no_module_of_tensorflow_or_keras_that_keras_nlp_does_not():
     listed = "import sys; print(*sorted(name.partition('.')[0] for name in sys.modules))"

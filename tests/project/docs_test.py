@@ -263,7 +263,7 @@ def assert_like(printed, shown):
     assert numbers[0] == pytest.approx(numbers[1], abs=5.0), printed
 
 
-@pytest.mark.parametrize(("block", "output"), examples())
+@pytest.mark.parametrize(("block", "output"), [*examples()])
 def test_examples_run(block, output, workplace):
     if ">>>" in block:
         test = doctest.DocTestParser().get_doctest(block, {}, "example", "page", 0)

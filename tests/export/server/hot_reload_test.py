@@ -22,7 +22,7 @@ import toy_server
 from tensorflow_serving.apis import prediction_service_pb2_grpc
 
 from export.base_path import WARMUP_FILE
-from export.server import model_manager
+from export.server import assembly, model_manager
 from export.server.admission import Admission
 from export.server.assembly import running_server
 from export.server.config_files import BatchingParameters, ModelSettings, read_model_config
@@ -236,6 +236,35 @@ def test_a_configuration_file_is_followed(tmp_path, caplog):
         time.sleep(0.3)
         assert caplog.text.count("Received: 1:1") == 1
         assert server.manager.names() == ["later"]
+
+
+def test_a_refused_configuration_is_tried_again_once_something_has_changed(tmp_path):
+    """Each try loads the good models of the configuration, to drop them when a damaged one is met."""
+    config, tried = tmp_path / "models.config", []
+    model = f"name: 'm' base_path: '{tmp_path}/m' model_platform: 'tensorflow'"
+    config.write_text(f"model_config_list {{ config {{ {model} }} }}")
+    versions = []
+
+    class Manager:
+        def states(self):
+            return list(versions)
+
+        def apply(self, models):
+            tried.append(models)
+            raise InputError("one is damaged")
+
+    follow = assembly._config_follower(Manager(), str(config), [])
+    for _ in range(3):
+        follow()
+    assert len(tried) == 1
+    (tmp_path / "m" / "1").mkdir(parents=True)
+    (tmp_path / "m" / "1" / "saved_model.pb").write_text("")
+    follow()
+    assert len(tried) == 2
+    versions.append("a version that a label waits for")
+    follow()
+    follow()
+    assert len(tried) == 3
 
 
 # === Limits ===

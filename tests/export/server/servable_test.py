@@ -17,7 +17,7 @@ from export.base_path import DESCRIPTION_FILE
 from export.server import grpc_messages, servable
 from export.server.config_files import BatchingParameters
 from export.server.monitoring import Metrics
-from export.server.servable import Servable, ServedModel
+from export.server.servable import Servable, ServedModel, Signature
 from export.server.server_settings import ServerSettings
 from export.server.serving_error import ServingError
 from keras_bert.files import write_json
@@ -89,6 +89,16 @@ def test_the_graph_judges_shapes(server):
     assert _ask(server, {"instances": [[1, 2, 3]], "signature_name": "add"}) == (200, {"predictions": [3.0]})
     answer = _ask(server, {"instances": [1.0], "signature_name": "add"})
     assert answer == (400, {"error": "Input 'numbers': expected shape (None, 2). Received: (1,)."})
+
+
+def test_columns_of_different_lengths_are_named():
+    specs = {name: tf.TensorSpec([None], tf.string, name) for name in ("text", "text_pair")}
+    error = tf.errors.InvalidArgumentError(None, None, "Incompatible shapes: [3] vs. [2]")
+    arrays = {name: np.array([b"w"] * count) for name, count in zip(specs, (3, 2), strict=True)}
+    refusal = servable._refusal(error, Signature(specs, {}), arrays)
+    assert str(refusal) == "Expected as many rows in each input. Received: {'text': 3, 'text_pair': 2}"
+    specs["text_pair"] = tf.TensorSpec([2], tf.string)  # Its length is its own.
+    assert str(servable._refusal(error, Signature(specs, {}), arrays)) == "Incompatible shapes: [3] vs. [2]"
 
 
 def test_a_closed_model_answers_no_more(server):

@@ -162,6 +162,17 @@ def test_the_architecture_alone(preset):
     assert np.abs(kernels[0]).max() < 1.0 and np.abs(kernels[0] - kernels[1]).max() > 0.1
 
 
+@pytest.mark.parametrize(
+    ("positions", "given", "expected"), [(6, None, 6), (40, None, 9), (40, 30, 30)], ids=["fewer", "saved", "more"]
+)
+def test_the_preprocessor_of_the_architecture_alone_has_its_positions(preset, positions, given, expected):
+    """The preset was saved with 24 positions and sequences of 9 tokens."""
+    model = keras_bert.BertTextClassifier.from_preset(
+        preset, load_weights=False, max_sequence_length=positions, sequence_length=given
+    )
+    assert (model.backbone.max_sequence_length, model.preprocessor.sequence_length) == (positions, expected)
+
+
 def test_other_classes_start_a_new_head(preset, caplog):
     with caplog.at_level(logging.WARNING, logger="absl"):
         model = keras_bert.BertTextClassifier.from_preset(preset, labels=["one", "other"])

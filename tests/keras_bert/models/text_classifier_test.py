@@ -208,6 +208,23 @@ def test_labels_may_be_names(trained):
         trained.preprocess_samples(tf.constant(["a"]), tf.constant(["cats"]))
 
 
+def test_a_batch_may_be_lists(trained):
+    texts, numbers = toy_tasks.texts(8)
+    names = [ANIMALS[number] for number in numbers]
+    losses = [trained.test_on_batch(list(texts), list(labels)) for labels in (numbers, names)]
+    assert losses[0] == losses[1]
+    model = BertTextClassifier(toy_tasks.backbone(), num_classes=4, preprocessor=trained.preprocessor)
+    with pytest.raises(ValueError, match="`labels` must name the classes"):
+        model.train_on_batch(list(texts), names)
+
+
+def test_columns_of_different_lengths_are_counted(preprocessor):
+    model = BertTextClassifier(toy_tasks.backbone(), labels=ANIMALS, preprocessor=preprocessor)
+    for method in (model.fit, model.evaluate):
+        with pytest.raises(ValueError, match=r"must have as many rows in each column. Received: \[3, 3, 2\] rows"):
+            method((["a", "b", "c"], np.array(["d", "e", "f"])), ["cat", "hen"])
+
+
 def test_missing_rows_are_named(preprocessor):
     model = BertTextClassifier(toy_tasks.backbone(), labels=ANIMALS, preprocessor=preprocessor)
     texts, labels = ["the cat", "hen", "it ran"], ["cat", "hen", "dog"]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from toy_checkpoints import checkpoint_of
 
+from keras_bert.config import BertConfig
 from keras_bert.encoder.backbone import BertBackbone
 from keras_bert.errors import InputError
 from keras_bert.formats import google, hugging_face, keras_preset
@@ -121,6 +122,21 @@ def test_presets_of_other_formats_have_the_defaults(tmp_path):
     hugging_face.write(str(tmp_path / "theirs"), checkpoint_of(backbone), None)
     assert weights.read_settings(str(tmp_path / "theirs")) == weights.read_settings("base") == {}
     assert kinds(BertBackbone.from_preset(str(tmp_path / "theirs"))) == ("rectangular", "float32", True)
+
+
+@pytest.mark.parametrize(
+    ("of_file", "changes", "expected"),
+    [
+        (None, {"dropout": 0.0}, None),  # As a preset by name has it: as `dropout`.
+        (0.1, {"dropout": 0.0}, None),  # Hugging Face's and Google's files spell it out.
+        (0.1, {}, 0.1),
+        (0.1, {"dropout": 0.0, "attention_dropout": 0.2}, 0.2),
+        (0.3, {"dropout": 0.0}, 0.3),
+    ],
+)
+def test_dropout_is_that_of_the_attention_too_unless_it_has_its_own(of_file, changes, expected):
+    merged = weights.merge_settings(BertConfig(**TINY, attention_dropout=of_file), changes, "preset")
+    assert (merged["dropout"], merged["attention_dropout"]) == (changes.get("dropout", 0.1), expected)
 
 
 @pytest.mark.parametrize("load_weights", [True, False])

@@ -101,11 +101,17 @@ def test_answers_are_those_of_the_predictions(run, tmp_path):
 
 
 @pytest.mark.parametrize("source", ["preset", "init_checkpoint"])
-def test_an_earlier_run_answers_as_it_was_trained(run, source, tmp_path):
+def test_an_earlier_run_answers_as_it_was_trained(run, source, tmp_path, capsys):
     directory, _ = run
+    (tmp_path / "metrics.json").write_text('{"preset": "another", "test_predictions": ["CoLA.tsv"]}')
+    for name in ("CoLA.tsv", "report.html"):
+        (tmp_path / name).write_text("another model's")
     given = {source: str(directory / "run" / "model"), "test_file": str(directory / "test.csv"), **COLUMNS}
     # Figures of another model in this directory would not stand beside its own.
-    assert classify(output_dir=str(tmp_path), do_predict=True, **given)["preset"] == given[source]
+    assert classify(output_dir=str(tmp_path), do_predict=True, max_seq_length=9, **given)["preset"] == given[source]
+    assert not (tmp_path / "CoLA.tsv").exists() and (tmp_path / "report.html").read_text().startswith("<!")
+    told = f"--max_seq_length=9 has no effect: {directory}/run/model was trained with "
+    assert told in capsys.readouterr().out
     assert (tmp_path / "predictions.tsv").read_text() == (directory / "run" / "predictions.tsv").read_text()
 
 

@@ -100,7 +100,7 @@ def test_a_row_of_another_length_is_told_its_delimiter(tmp_path):
 
 BROKEN_FILES = [
     ("x.tsv", "", "x.tsv: the file is empty. Expected a header"),
-    ("x.jsonl", "", "x.jsonl: the file is empty. Expected a JSON object a line."),
+    ("x.jsonl", "", "x.jsonl: the file holds no rows"),
     ("x.tsv", "text\tlabel\n", "x.tsv: the file holds no rows"),
     ("x.csv", "review,label\na,b\n", "x.csv:1: no column 'text' in the header. Columns there: 'review', 'label'."),
     ("x.csv", "text,text,label\na,a,b\n", "x.csv:1: 2 columns named 'text' in the header"),

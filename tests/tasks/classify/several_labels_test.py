@@ -136,6 +136,11 @@ FORMS = {
         [],
         "--text_column=text --label_column=topics --multi_label",
     ),
+    "lists of Python in CSV": (
+        as_csv("topics", values=[(str(labels),) for labels in LISTS]),
+        [],
+        "--text_column=text --label_column=topics --multi_label",
+    ),
     "null for none": (as_json("topics", [None, *LISTS[1:]]), ["--multi_label", "--label_column=topics"], None),
     **{
         f"separated by {mark}": (
@@ -147,6 +152,11 @@ FORMS = {
     },
     "one label at most": (
         as_csv("topics", values=[("price",), ("",), ("taste",), ("price",)]),
+        ["--multi_label", "--label_column=topics"],
+        "--text_column=text",
+    ),
+    "one label of two words at most": (
+        as_csv("topics", values=[("good price",), ("",), ("taste",), ("good price",)]),
         ["--multi_label", "--label_column=topics"],
         "--text_column=text",
     ),
@@ -167,6 +177,7 @@ FORMS = {
 EXPECTED = {
     "null for none": [(), (), ("taste",), ("price",)],
     "one label at most": [("price",), (), ("taste",), ("price",)],
+    "one label of two words at most": [("good price",), (), ("taste",), ("good price",)],
     **dict.fromkeys(("columns", "columns of JSON"), [("sweet",), (), ("sweet",), ("sweet", "bitter")]),
 }
 
@@ -191,9 +202,9 @@ def test_labels_are_read_from_cells_lists_and_columns(form, tmp_path, capsys):
     settings = {name: getattr(task.settings, name) for name in ("text_column", "label_column", "multi_label")}
     inputs = read_tables("train", train_file=path, label_separator=task.settings.label_separator, **settings)
     assert inputs.parts[0].rows.labels == EXPECTED.get(form, [tuple(labels) for labels in LISTS])
-    assert inputs.spec.multi_label and inputs.spec.labels == (
-        ["sweet", "bitter"] if "columns" in form else ["price", "taste"]
-    )
+    names = {label for labels in inputs.parts[0].rows.labels for label in labels}
+    order = ["sweet", "bitter"] if "columns" in form else sorted(names)  # As the columns, or else by name.
+    assert inputs.spec.multi_label and inputs.spec.labels == order
 
 
 @pytest.mark.parametrize(
@@ -213,6 +224,12 @@ def test_labels_are_read_from_cells_lists_and_columns(form, tmp_path, capsys):
             ["--label_column=topics,more"],
             "train.csv:3: column 'topics': expected 0 or 1, or false",
         ),
+        (
+            ['["a"]', '["b", a]', "[]", '["b"]'],
+            [],
+            r"""train.csv:3: column 'topics': expected a label, or a list of them in JSON, found '\["b", a\]'""",
+        ),
+        (["['a' 'b']", "['a']", "['b' 'c']", "['b' 'a']"], [], "train.csv:2: column 'topics': expected a label, or"),
         (["0", "1"] * 2, ["--label_column=topics,more", "--labels=a,b"], "the columns are the labels. Leave out"),
         (["0", "1"] * 2, ["--multi_label", "--task_name=sst2"], "--multi_label: sst2 has one label a row"),
     ],

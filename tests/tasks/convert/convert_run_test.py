@@ -203,7 +203,21 @@ def test_what_makes_an_embedder_of_an_encoder_is_named_where_it_is_lost(tmp_path
     embedder = BertTextEmbedder(backbone, preprocessor, pooling="cls", prompts={"query": "a "}, compile=False)
     embedder.save_to_preset(str(tmp_path / "ours"))
     convert(str(tmp_path / "ours"), str(tmp_path / "out"), to_format=to_format, compare_with_peers=False)
-    assert f"{to_format} has no place for its normalize, pooling, prompts; keras has." in caplog.text
+    lost = "normalize, pooling, prompts, sequence_length"
+    assert f"{to_format} has no place for its {lost}; keras has." in caplog.text
+
+
+@pytest.mark.parametrize("to_format", ["google", "keras_hub"])
+def test_the_length_of_a_classifier_is_kept_or_named(tmp_path, to_format, caplog):
+    backbone = BertBackbone(len(PIECES), 1, 2, 8, 16, activation="gelu_tanh")
+    model = BertTextClassifier(backbone, 2, BertPreprocessor(BertTokenizer(PIECES), 16), compile=False)
+    model.save_to_preset(str(tmp_path / "ours"))
+    convert(str(tmp_path / "ours"), str(tmp_path / "out"), to_format=to_format, compare_with_peers=False)
+    if to_format == "google":
+        assert "google has no place for its sequence_length; keras has." in caplog.text
+    else:
+        assert "has no place for" not in caplog.text
+        assert BertTextClassifier.from_preset(str(tmp_path / "out")).preprocessor.sequence_length == 16
 
 
 def test_what_was_changed_on_the_way_is_found_and_nothing_is_left(tmp_path, monkeypatch):

@@ -1,5 +1,6 @@
 """Students of every task: what they learn, where they start, that a killed one resumes, and what is refused."""
 
+import dataclasses
 import json
 import shutil
 
@@ -14,15 +15,18 @@ from scipy.special import expit, log_expit, log_softmax, softmax
 
 from export.heads.loading import load_head
 from export.run import ExportSettings, export
-from keras_bert import BertTextClassifier, BertTokenizer
+from keras_bert import BertTextClassifier, BertTextEmbedder, BertTokenizer
 from keras_bert.errors import InputError
 from tasks import flags
 from tasks.distill.objectives import Distillation
 from tasks.distill.settings import DistillSettings, complete
 from tasks.distill.task import student_of
+from tasks.embed.data import Table
 from tasks.embed.objectives import OBJECTIVES
+from tasks.embed.task import EmbedSpec
 from tasks.engine.checkpoints import Checkpoints
 from tasks.fine_tuning.command import run_task
+from tasks.fine_tuning.model_files import save_model
 from tasks.fine_tuning.objectives import CrossEntropy, SigmoidCrossEntropy, SquaredError
 from tasks.squad.objective import SpanObjective
 
@@ -171,6 +175,8 @@ def test_a_killed_student_ends_with_the_same_weights(teacher, tmp_path, monkeypa
     options = [f"--teacher={teacher}/run", f"--unlabelled_file={tmp_path}/more.csv", "--num_train_epochs=2", SMALL]
     options += ["--save_checkpoints_steps=2", "--do_train"]
     distill(*options, f"--output_dir={tmp_path}/whole")
+    page = (tmp_path / "whole" / "report.html").read_text()
+    assert '<th scope="row">teacher_temperature</th><td dir="auto">2.0</td>' in page
     save = Checkpoints.save
 
     def save_and_die(self, *args, **kwargs):
@@ -187,6 +193,24 @@ def test_a_killed_student_ends_with_the_same_weights(teacher, tmp_path, monkeypa
 
 
 # === What it takes over ===
+
+
+@pytest.mark.parametrize("start", [[], ["--student_preset={}"]])
+def test_a_student_leaves_prompts_out_as_its_teacher_does(preset, tmp_path, start):
+    """Whether prompts are pooled is no flag: what the student's preset says of it does not count."""
+    spec = EmbedSpec(sequence_length=16, query_prompt="w1 ", prompts={"query": "w1 "}, include_prompt=False)
+    embedder = BertTextEmbedder.from_preset(preset, prompts=spec.prompts, include_prompt=False)
+    tokenizer = BertTokenizer(toy_words.VOCABULARY)
+    save_model(str(tmp_path), embedder, tokenizer, {"task": "sentence_embedding", **dataclasses.asdict(spec)})
+
+    def spec_of_student(*more):
+        words = [f"--teacher={tmp_path}", "--output_dir=x", *more, *(word.format(preset) for word in start)]
+        student = student_of(complete(flags.parse(DistillSettings.expand(words)[0], ["--do_train", *words])))
+        return student.make_spec(Table("x.csv", [2], [["w2", "w3"]], None))
+
+    assert spec_of_student() == spec
+    with pytest.raises(InputError, match="include_prompt is True by the flags, but False in the task.json"):
+        spec_of_student("--pooling=cls")
 
 
 def test_the_flags_of_the_teachers_training_are_the_students(teacher, tmp_path):

@@ -345,6 +345,14 @@ def test_the_order_of_the_columns_says_what_they_are(tmp_path):
     assert table.texts == [["b", "a"]]
 
 
+def test_an_object_with_other_keys_than_the_first_is_a_bad_row(tmp_path):
+    """Its text or score was left out without a word."""
+    content = '{"text": "a", "match": "b"}\n{"text": "c", "match": "d", "score": 0.5}\n'
+    with pytest.raises(InputError, match="x.jsonl:2: key 'score' is not in the first object, whose keys are the col"):
+        read(tmp_path / "x.jsonl", content)
+    assert read(tmp_path / "x.jsonl", content, texts=["text", "match"]).texts == [["a", "b"], ["c", "d"]]
+
+
 @pytest.mark.parametrize(
     "content, columns, message",
     [

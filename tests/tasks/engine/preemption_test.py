@@ -66,6 +66,19 @@ def test_saved_and_resumed_equals_undisturbed(tmp_path, mode):
         np.testing.assert_array_equal(expected, value)
 
 
+def test_a_training_without_checkpoints_does_not_claim_one(tmp_path, capsys):
+    trainer = build_trainer(tmp_path, keep_checkpoints=0)
+
+    def make_dataset(start_step):
+        terminate()
+        return repeated(start_step)
+
+    with pytest.raises(Preempted):
+        trainer.fit(make_dataset, 3)
+    assert not (tmp_path / "checkpoints").exists()
+    assert "after step 1. No checkpoint is saved: the same command starts anew." in capsys.readouterr().err
+
+
 def test_signals_are_noted_inside_only():
     heard = []
     before = signal.signal(signal.SIGTERM, lambda *_: heard.append("outside"))

@@ -78,6 +78,9 @@ def test_metrics_have_one_shape(trained):
     for name, (low, high) in results["intervals"].items():
         assert low <= results[name] <= high or results[name] != results[name], name
     assert {"loss", "train_steps", "train_seconds", "eval_seconds", "dev_file", "dev_rows_checksum"} <= results.keys()
+    # Another training removes what is listed here, whether it evaluates or not.
+    written = [path.name for path in (directory / "run").glob("dev_predictions.*")]
+    assert results.get("test_predictions", []) == written
 
 
 def test_the_card_says_what_the_run_knows(trained):
@@ -109,7 +112,9 @@ def test_predictions_alone_keep_scores_and_report(trained):
     before = (directory / "run" / "report.html").read_bytes()
     after = entry(output_dir=str(directory / "run"), data_dir=str(directory), do_predict=True)
     assert (directory / "run" / "report.html").read_bytes() == before
-    assert {**results, "skipped_rows": 0}.items() <= after.items()
+    written = after["test_predictions"]
+    assert {**results, "skipped_rows": 0, "test_predictions": written}.items() <= after.items()
+    assert set(results.get("test_predictions", ())) < set(written)
     assert after["test_file"].endswith(("test.csv", "test.conll", "test.json")) and "test_rows_checksum" in after
     assert list((directory / "run").glob("predictions.*"))
     assert not (directory / "run" / "skipped_rows.tsv").exists()  # This call has left out nothing.

@@ -88,9 +88,7 @@ def test_no_stratum_is_held_out_as_a_whole():
     assert not choose_rows(range(9), 0.9, ["a"] * 8 + ["b"])[8]
     assert choose_rows(range(5), 0.2, "aabbc").tolist().count(True) == 1 and not choose_rows(range(5), 0.2, "aabbc")[4]
     assert choose_rows(range(3), 0.01, "abb").tolist()[0] is False and choose_rows(range(3), 0.01, "abb").sum() == 1
-    assert (
-        choose_rows(range(2), 0.5, "ab").sum() == 1
-    )  # Without two rows of a label, something is evaluated all the same.
+    assert not choose_rows(range(2), 0.5, "ab").any()
 
 
 DEPENDENT = {
@@ -161,6 +159,16 @@ def test_a_single_group_cannot_be_split(tmp_path, monkeypatch):
     assert len(run_tasks.tag(**settings).parts) == 2
     with pytest.raises(InputError, match="--dev_share=0.5 holds out all sentences of a text, context or document tog"):
         run_tasks.tag(**settings, document_context="document")
+
+
+def test_the_last_row_of_a_label_is_not_held_out(tmp_path, monkeypatch):
+    """The message was that the file had the one label that stayed in the training."""
+    monkeypatch.setattr(run_tasks, "run_task", read_inputs)
+    (tmp_path / "train.csv").write_text("text,label\nw1,a\nw2,b\n")
+    settings = {"train_file": str(tmp_path / "train.csv"), "output_dir": "", "text_column": "text"}
+    told = "train.csv: --dev_share=0.2 holds out all rows of a text, context or document together, never the last of a"
+    with pytest.raises(InputError, match=told):
+        run_tasks.classify(**settings)
 
 
 def test_they_choose_the_weights_and_the_run(tmp_path, monkeypatch):

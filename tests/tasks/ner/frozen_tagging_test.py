@@ -269,8 +269,11 @@ def test_the_learned_weights_are_a_scaled_softmax():
     np.testing.assert_allclose(keras.ops.convert_to_numpy(layer.layer_weights()), [0.5, 1.5], rtol=1e-6)
 
 
+SIZES = {name: getattr(NerSettings, name) for name in ("combine", "lstm_units", "lstm_layers", "lstm_dropout")}
+
+
 def test_padding_does_not_change_an_answer():
-    model = build_tagger(1, 6, 3, lstm_units=4)
+    model = build_tagger(1, 6, 3, **SIZES | {"lstm_units": 4})
     states = np.random.default_rng(0).normal(size=(1, 5, 6)).astype(np.float32)
     short = model({"features": states[:, :3], "padding_mask": np.ones((1, 3), np.int32)})
     long = model({"features": states, "padding_mask": np.array([[1, 1, 1, 0, 0]], np.int32)})
@@ -283,7 +286,7 @@ def test_the_papers_size():
     parameters = 0
     for width in (4 * 768, 2 * 768):
         parameters += 2 * 4 * (width * 768 + 768 * 768 + 768)
-    assert build_tagger(4, 768, 9).count_params() == parameters + 2 * 768 * 9 + 9
+    assert build_tagger(4, 768, 9, **SIZES).count_params() == parameters + 2 * 768 * 9 + 9
 
 
 def test_tags_that_the_training_lacks_are_left_out_of_the_loss():
