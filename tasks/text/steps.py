@@ -20,21 +20,17 @@ import json
 import os
 import secrets
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
-
-from tqdm import tqdm
 
 import keras_bert
 from keras_bert import files
 from keras_bert.errors import InputError
 from keras_bert.files import absolute, file_state, is_file, is_remote, list_directory, make_directory, remove_path
 from keras_bert.tokenization.normalizer import UNICODE_VERSION
-from tasks.text.parallel import LocalPool, WorkerLostError, progress_bar
+from tasks.text.parallel import WorkerLostError, progress_bar
 
 _FINISHED = "-finished"
 _FILES_AT_ONCE = 32
-_SECONDS_BETWEEN_LOOKS = 5
 
 
 def run_step(
@@ -55,45 +51,21 @@ def run_step(
     make_directory(results)
     done = set(list_directory(results))
     names = [f"{number:06d}.json" for number in range(len(tasks))]
-    waiting = [(result, task) for result, task in zip(names, tasks, strict=True) if result not in done]
+    waiting = [step for step in zip(names, tasks, weights, strict=True) if step[0] not in done]
     if len(waiting) < len(tasks):
         print(f"{name}: {len(tasks) - len(waiting)} of {len(tasks)} tasks are finished already.", file=sys.stderr)
-    missing = {result: weight for result, weight in zip(names, weights, strict=True) if result not in done}
-    with (
-        progress_bar(name, unit, sum(weights), sum(weights) - sum(missing.values())) as progress,
-        _watched(results, missing, progress)
-        if waiting and not isinstance(pool, LocalPool)
-        else contextlib.nullcontext(),
-    ):
+    total, left = sum(weights), sum(weight for *_, weight in waiting)
+    with progress_bar(name, unit, total, total - left) as progress:
         run = functools.partial(_run_task, function, results)
-        for (result, _), _ in zip(waiting, pool.map(run, waiting, directory), strict=True):
-            progress.update(missing.pop(result, 0))
+        for (*_, weight), _ in zip(waiting, pool.map(run, waiting, directory), strict=True):
+            progress.update(weight)
     with concurrent.futures.ThreadPoolExecutor(_FILES_AT_ONCE) as readers:
         paths = [os.path.join(results, result) for result in names]
         yield from readers.map(functools.partial(files.read_json, most_bytes=None), paths)
 
 
-@contextlib.contextmanager
-def _watched(results: str, missing: dict[str, int], progress: tqdm) -> Iterator[None]:
-    """Advances a progress bar as results appear, since a cluster returns nothing before the end of the step."""
-    is_over = threading.Event()
-
-    def watch() -> None:
-        while not is_over.wait(_SECONDS_BETWEEN_LOOKS):
-            for name in list_directory(results):
-                progress.update(missing.pop(name, 0))
-
-    watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
-    try:
-        yield
-    finally:
-        is_over.set()
-        watcher.join()
-
-
 def _run_task(function: Callable, results: str, directory: str, waiting: tuple) -> None:
-    name, task = waiting
+    name, task, _ = waiting
     path = os.path.join(results, name)
     if not files.exists(path):  # A cluster repeats what a lost worker had finished.
         result = function(directory, task)
