@@ -1,6 +1,5 @@
 """Maps a function over many arguments in one or several processes, and yields the results in order."""
 
-import collections
 import concurrent.futures
 import contextlib
 import functools
@@ -57,7 +56,7 @@ class LocalPool(contextlib.AbstractContextManager):
             self._executor.shutdown(cancel_futures=True)
 
     def map(self, function: Callable, arguments: Iterable, *shared: Any) -> Iterator:
-        """Yields `function(*shared, argument)` for each argument, in order; draws only a few arguments ahead.
+        """Yields `function(*shared, argument)` for each argument, in order.
 
         Args:
             function: a function of a module, which other processes can import, or a `functools.partial` of one.
@@ -74,22 +73,14 @@ class LocalPool(contextlib.AbstractContextManager):
         if self._executor is None:
             context = multiprocessing.get_context("spawn")  # Forking a process with TensorFlow's threads can hang.
             self._executor = concurrent.futures.ProcessPoolExecutor(self.num_workers, context, _start_worker)
-        pending = collections.deque()
         try:
-            for argument in arguments:
-                with _signals_held_back():
-                    pending.append(self._executor.submit(function, *shared, argument))
-                if len(pending) > 2 * self.num_workers:
-                    yield pending.popleft().result()
-            while pending:
-                yield pending.popleft().result()
+            with _signals_held_back():
+                results = self._executor.map(functools.partial(function, *shared), arguments)
+            yield from results
         except concurrent.futures.process.BrokenProcessPool as error:
             raise WorkerLostError(
                 "A worker process was killed, perhaps for lack of memory. Lower --num_workers."
             ) from error
-        finally:
-            for future in pending:
-                future.cancel()
 
 
 def progress_bar(description: str, unit: str, total: int | None = None, initial: int = 0) -> tqdm:

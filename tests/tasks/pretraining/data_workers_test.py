@@ -230,19 +230,9 @@ def die(directory, argument):
     os._exit(1)
 
 
-def test_results_come_in_order_and_arguments_are_drawn_a_few_ahead():
-    drawn = []
-
-    def arguments():
-        for number in range(40):
-            drawn.append(number)
-            yield number
-
+def test_results_come_in_order():
     with LocalPool(2) as pool:
-        results = pool.map(describe, arguments(), "place")
-        first = next(results)
-        assert len(drawn) < 8
-        everything = [first, *results]
+        everything = list(pool.map(describe, range(40), "place"))
         again = list(pool.map(describe, [7], "place"))
     assert [result[:2] for result in everything] == [("place", number) for number in range(40)]
     processes = {result[2] for result in everything}
