@@ -5,7 +5,6 @@ text.
 """
 
 import ast
-import functools
 import inspect
 import pathlib
 import re
@@ -117,7 +116,7 @@ def collect(num_packages: int | None, max_sentences: int) -> list[Document]:
     chosen = list(packages().items())[:num_packages]
     with LocalPool(available_cores()) as pool, progress_bar("Reading docstrings", " packages", len(chosen)) as bar:
         documents = []
-        for package in pool.map(functools.partial(read_package, max_sentences), chosen):
+        for package in pool.map(read_package, chosen, max_sentences):
             documents += package
             bar.update()
     return documents

@@ -59,7 +59,7 @@ class LocalPool(contextlib.AbstractContextManager):
         """Yields `function(*shared, argument)` for each argument, in order.
 
         Args:
-            function: a function of a module, which other processes can import, or a `functools.partial` of one.
+            function: a function of a module, which other processes can import.
             arguments: last argument of each call.
             shared: first arguments of all calls, such as the directory that they read.
 

@@ -56,8 +56,7 @@ def run_step(
         print(f"{name}: {len(tasks) - len(waiting)} of {len(tasks)} tasks are finished already.", file=sys.stderr)
     total, left = sum(weights), sum(weight for *_, weight in waiting)
     with progress_bar(name, unit, total, total - left) as progress:
-        run = functools.partial(_run_task, function, results)
-        for (*_, weight), _ in zip(waiting, pool.map(run, waiting, directory), strict=True):
+        for (*_, weight), _ in zip(waiting, pool.map(_run_task, waiting, function, results, directory), strict=True):
             progress.update(weight)
     with concurrent.futures.ThreadPoolExecutor(_FILES_AT_ONCE) as readers:
         paths = [os.path.join(results, result) for result in names]
