@@ -59,12 +59,10 @@ class Chunk(NamedTuple):
     """A piece of a file's text, without a byte order mark. It ends at a line's end, or at a blank in a very long line.
 
     Attributes:
-        path: the file.
-        start: offset of the chunk in the file, in bytes after decompression.
+        start: offset of the chunk in its file, in bytes after decompression.
         data, text: the text, in UTF-8 and decoded.
     """
 
-    path: str
     start: int
     data: bytes
     text: str
@@ -196,7 +194,7 @@ def read_block(block: Block, input_format: str = "sentences") -> Iterator[Chunk]
                 file.seek(begin)
             for start, data in _chunks(span.path, file, begin, end):
                 data = data if start else data.removeprefix(_BYTE_ORDER_MARK)
-                yield Chunk(span.path, start, data, _decode(span, data))
+                yield Chunk(start, data, _decode(span, data))
 
 
 def _chunks(path: str, file: BinaryIO, start: int, end: int | None) -> Iterator[tuple[int, bytes]]:
