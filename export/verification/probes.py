@@ -49,11 +49,6 @@ def on_cpu(function, inputs):
         return tf.nest.map_structure(lambda tensor: tensor.numpy(), function(tensors))
 
 
-def softmax(logits: np.ndarray) -> np.ndarray:
-    """Returns the softmax over the last axis, rounded as the CPU's kernel rounds."""
-    return on_cpu(tf.nn.softmax, logits)
-
-
 def examples(columns: Mapping[str, np.ndarray]) -> np.ndarray:
     """Returns columns of B strings, or of B lists of strings, as B serialized `tf.Example`s."""
     rows = []
