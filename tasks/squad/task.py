@@ -199,7 +199,7 @@ class Squad(task.Task):
         """Cuts the windows. Their labels are (0, 0) if no answer is found."""
         questions, spec = part.rows.questions, trained.spec
         sizes, description = (spec.sequence_length, spec.doc_stride, spec.max_query_length), f"windows of {part.title}"
-        windows = make_windows(questions, trained.tokenizer, *sizes, with_answers=True, description=description)
+        windows = make_windows(questions, trained.tokenizer, *sizes, description=description)
         if not windows.examples.num_examples:
             raise InputError(f"{part.rows.path}: no context here holds any text. Expected some.")
         return task.Encoded(windows.examples, windows.question_lengths, per_token=True, source=windows)

@@ -53,11 +53,11 @@ def make_windows(
     doc_stride: int = 128,
     max_query_length: int = 64,
     *,
-    with_answers: bool,
     description: str | None = "make windows",
 ) -> Windows:
     """Tokenizes questions and contexts, and cuts them into windows, showing a progress bar.
 
+    The labels come from the first answer that occurs at its place in the context.
     Windows start `doc_stride` tokens apart, until one reaches the end of the context. A context without any token, such
     as one of control characters only, has no window.
 
@@ -67,7 +67,6 @@ def make_windows(
         max_seq_length: maximum tokens of a window, at least 4 more than `max_query_length`.
         doc_stride: tokens of the context from the start of one window to the start of the next.
         max_query_length: maximum tokens of a question; longer ones are cut.
-        with_answers: whether to make labels, from the first answer that occurs at its place in the context.
         description: title of the progress bar, or None for no bar.
     """
     from tqdm import tqdm
@@ -86,7 +85,7 @@ def make_windows(
         room = max_seq_length - len(query) - 1
         spans = slice_tokens(0, len(ids), room, min(doc_stride, room)) if len(ids) else []
         best = best_windows(spans, np.arange(len(ids)), LENGTH_WEIGHT) if spans else words
-        answer = _find_tokens(ids, words, question, tokenizer) if with_answers else None
+        answer = _find_tokens(ids, words, question, tokenizer)
         before = np.stack([query, *np.full((3, len(query)), [[0], [-1], [-1]])])
         context = np.stack([ids, np.ones_like(ids), words, best])
         after = [[tokenizer.sep_token_id], [1], [-1], [-1]]
@@ -99,7 +98,7 @@ def make_windows(
     token_ids, segment_ids, token_word, best = np.concatenate(tokens, axis=1)
     labels = dict(zip((*POSITIONS, "lengths"), np.array([*positions, lengths], np.int32), strict=True))
     return Windows(
-        examples=Examples(token_ids, segment_ids, splits_of(lengths), labels if with_answers else {}),
+        examples=Examples(token_ids, segment_ids, splits_of(lengths), labels),
         question_index=question_index,
         token_word=token_word,
         is_max_context=best == np.repeat(window_numbers, lengths),

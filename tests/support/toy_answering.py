@@ -79,7 +79,6 @@ class TableAnswerer:
             max_seq_length=length,
             doc_stride=head.doc_stride,
             max_query_length=head.max_query_length,
-            with_answers=False,
         )
         lengths = np.diff(windows.examples.row_splits)
         places = np.concatenate([np.zeros(0, int), *map(np.arange, lengths)])

@@ -52,7 +52,6 @@ def test_windows_equal_those_of_questions(tokenizer, length, stride, query_lengt
         max_seq_length=length,
         doc_stride=stride,
         max_query_length=query_length,
-        with_answers=False,
     )
     queries, contexts = (tokenizer.tokenize([pair[side] for pair in texts]) for side in (0, 1))
     queries = queries[:, :query_length]

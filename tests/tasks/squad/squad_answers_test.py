@@ -36,7 +36,6 @@ def windows_of(questions, lowercase=True, max_seq_length=64, doc_stride=32):
         max_seq_length=max_seq_length,
         doc_stride=doc_stride,
         max_query_length=2,
-        with_answers=False,
     )
 
 

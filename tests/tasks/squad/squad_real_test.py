@@ -47,7 +47,7 @@ def assert_same_lists(rows, expected):
 def test_answers_equal_a_second_derivation(lowercase, is_version_2):
     questions = real_questions("dev", 29)
     tokenizer = PythonBertTokenizer(VOCABULARIES[lowercase], lowercase)
-    windows = make_windows(questions, tokenizer, with_answers=False, **SIZES)
+    windows = make_windows(questions, tokenizer, **SIZES)
     logits, splits = random_logits(windows, 1), windows.examples.row_splits
     settings = {"n_best_size": 20, "max_answer_length": 30}
     answers = best_answers(
@@ -114,9 +114,7 @@ def official_features(examples, vocabulary, lowercase, is_training):
 def test_windows_and_answers_equal_model_garden_s(tmp_path, lowercase):
     squad_lib = pytest.importorskip("official.nlp.data.squad_lib")
     questions = real_questions("train", 27)
-    windows = make_windows(
-        questions, PythonBertTokenizer(VOCABULARIES[lowercase], lowercase), with_answers=True, **SIZES
-    )
+    windows = make_windows(questions, PythonBertTokenizer(VOCABULARIES[lowercase], lowercase), **SIZES)
     examples = official_inputs(tmp_path, questions, with_answers=True)
     features = official_features(examples, VOCABULARIES[lowercase], lowercase, is_training=True)
     logits, splits = random_logits(windows, 2), windows.examples.row_splits
@@ -164,7 +162,7 @@ LOGITS = ("start_logits", "end_logits")
 def test_gold_answers_survive_windows_and_projection(lowercase, max_seq_length, capsys):
     questions = real_questions("train") + real_questions("dev")
     tokenizer = PythonBertTokenizer(VOCABULARIES[lowercase], lowercase)
-    windows = make_windows(questions, tokenizer, max_seq_length=max_seq_length, with_answers=True)
+    windows = make_windows(questions, tokenizer, max_seq_length=max_seq_length)
     starts, labels = windows.examples.row_splits[:-1], windows.examples.labels
     logits = np.zeros((2, len(windows.token_word)), np.float32)
     logits[0, starts + labels["start_positions"]] = logits[1, starts + labels["end_positions"]] = 10.0

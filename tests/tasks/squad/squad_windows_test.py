@@ -23,14 +23,13 @@ def question(context, text="x y", answers=(), is_impossible=False):
     return Question("q", text, context, list(answers), is_impossible, "dev.json: question 'q'")
 
 
-def windows_of_one(context, max_seq_length=10, doc_stride=2, max_query_length=2, with_answers=False, **kwargs):
+def windows_of_one(context, max_seq_length=10, doc_stride=2, max_query_length=2, **kwargs):
     return make_windows(
         [question(context, **kwargs)],
         TOKENIZER,
         max_seq_length=max_seq_length,
         doc_stride=doc_stride,
         max_query_length=max_query_length,
-        with_answers=with_answers,
     )
 
 
@@ -56,7 +55,7 @@ def test_a_short_context_is_one_window():
     assert windows.examples.segment_ids.tolist() == [0, 0, 0, 0, 1, 1, 1, 1, 1]
     assert windows.token_word.tolist() == [-1, -1, -1, -1, 0, 1, 1, 2, -1]
     assert windows.is_max_context.tolist() == [False] * 4 + [True] * 4 + [False]
-    assert windows.examples.labels == {} and windows.question_index.tolist() == [0]
+    assert windows.question_index.tolist() == [0]
     assert windows.vocabulary == VOCABULARY and windows.lowercase
 
 
@@ -100,10 +99,10 @@ def test_words_that_a_token_belongs_to():
 
 def test_a_context_without_tokens_has_no_window():
     questions = [question("a"), question("\u200b \u200b"), question("b c")]
-    windows = make_windows(questions, TOKENIZER, with_answers=True)
+    windows = make_windows(questions, TOKENIZER)
     assert windows.question_index.tolist() == [0, 2] and windows.examples.num_examples == 2
     assert windows.question_lengths.tolist() == [6, 5, 7]  # [CLS] x y [SEP] context [SEP]
-    windows = make_windows(questions[1:2], TOKENIZER, with_answers=True)
+    windows = make_windows(questions[1:2], TOKENIZER)
     assert windows.examples.num_examples == 0 and len(windows.examples.labels["start_positions"]) == 0
 
 
@@ -133,27 +132,27 @@ def test_the_length_of_a_window_counts_a_hundredth():
 
 
 def test_labels_are_positions_in_the_window_and_0_outside():
-    windows = windows_of_one("a b c d e f g h i j", answers=[("d e", 6)], with_answers=True)
+    windows = windows_of_one("a b c d e f g h i j", answers=[("d e", 6)])
     assert positions(windows) == [(7, 8), (5, 6), (0, 0), (0, 0)]
     assert windows.examples.labels["lengths"].tolist() == np.diff(windows.examples.row_splits).tolist()
     assert windows.examples.labels["start_positions"].dtype == np.int32
 
 
 def test_an_answer_at_a_window_s_edges_is_inside():
-    windows = windows_of_one("a b c d e f", answers=[("a b c d e", 0)], with_answers=True)
+    windows = windows_of_one("a b c d e f", answers=[("a b c d e", 0)])
     assert positions(windows) == [(4, 8), (0, 0)]
-    windows = windows_of_one("a b c d e f", answers=[("a b c d e f", 0)], with_answers=True)
+    windows = windows_of_one("a b c d e f", answers=[("a b c d e f", 0)])
     assert positions(windows) == [(0, 0), (0, 0)]
 
 
 @pytest.mark.parametrize("answers", [[], [("b", 2)]])
 def test_impossible_questions_train_to_0(answers):
-    windows = windows_of_one("a b c", answers=answers, is_impossible=True, with_answers=True)
+    windows = windows_of_one("a b c", answers=answers, is_impossible=True)
     assert positions(windows) == [(0, 0)]
 
 
 def test_the_first_answer_in_its_place_is_the_label():
-    windows = windows_of_one("a b c", answers=[("c", 1), ("b", 2), ("a", 0)], with_answers=True)
+    windows = windows_of_one("a b c", answers=[("c", 1), ("b", 2), ("a", 0)])
     assert positions(windows) == [(5, 5)]
 
 
@@ -170,18 +169,18 @@ def test_the_first_answer_in_its_place_is_the_label():
     ],
 )
 def test_the_label_shrinks_to_the_answer_s_own_tokens(context, answer, start, tokens):
-    windows = windows_of_one(context, answers=[(answer, start)], max_seq_length=32, with_answers=True)
+    windows = windows_of_one(context, answers=[(answer, start)], max_seq_length=32)
     ((first, last),) = positions(windows)
     assert " ".join(texts(windows)[0].split()[first : last + 1]) == tokens
 
 
 def test_of_two_places_in_the_word_the_left_one_is_the_label():
-    windows = windows_of_one("a (b-b) c", answers=[("b", 5)], max_seq_length=32, with_answers=True)
+    windows = windows_of_one("a (b-b) c", answers=[("b", 5)], max_seq_length=32)
     assert positions(windows) == [(6, 6)]  # "(" is at 5
 
 
 def test_an_answer_that_leaves_no_token_trains_to_0():
-    windows = windows_of_one("a \u200b b", answers=[("\u200b", 2)], with_answers=True)
+    windows = windows_of_one("a \u200b b", answers=[("\u200b", 2)])
     assert positions(windows) == [(0, 0)]
 
 
@@ -190,9 +189,7 @@ def test_an_answer_that_leaves_no_token_trains_to_0():
 
 def assert_equal_to_reference(questions, vocabulary, lowercase, gold=None, **sizes):
     """Compares all windows; `gold`: (text, start) of each question's answer, or None."""
-    windows = make_windows(
-        questions, PythonBertTokenizer(vocabulary, lowercase), with_answers=gold is not None, **sizes
-    )
+    windows = make_windows(questions, PythonBertTokenizer(vocabulary, lowercase), **sizes)
     ids, row = read_ids(vocabulary), 0
     for number, qa in enumerate(questions):
         for expected in windows_of(qa, ids, lowercase, **sizes, gold=gold[number] if gold else None):
@@ -238,7 +235,7 @@ def test_tokens_stem_from_their_words():
         str(SHARED / "squad2" / "dev.json"), with_answers=False, version_2_with_negative=True, bad_rows=BadRows()
     )[::40]
     tokenizer = PythonBertTokenizer(str(SHARED / "vocab" / "cased_en.txt"), lowercase=False)
-    windows = make_windows(questions, tokenizer, max_seq_length=128, doc_stride=64, with_answers=False)
+    windows = make_windows(questions, tokenizer, max_seq_length=128, doc_stride=64)
     has_several = np.bincount(windows.question_index, minlength=len(questions)) > 1
     np.testing.assert_array_equal(windows.question_lengths > 128, has_several)
     assert 0 < has_several.sum() < len(questions)
