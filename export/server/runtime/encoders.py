@@ -4,7 +4,6 @@
 function becomes a call of `OnnxEncoder`, for all signatures, or for single sequences only.
 """
 
-import itertools
 import os
 from collections.abc import Callable
 
@@ -62,10 +61,10 @@ def replace(
         def read(name: str) -> np.ndarray:
             return weights.get_tensor(f"{name}/.ATTRIBUTES/VARIABLE_VALUE")
 
-        replaced = [
-            (functions[description["function"]], OnnxEncoder(description, read, num_threads, products))
-            for description, products in itertools.zip_longest(descriptions, [own], fillvalue=())
-        ]
+        replaced = []
+        for number, description in enumerate(descriptions):
+            products = own if number == 0 else ()  # The model's own encoder comes first.
+            replaced.append((functions[description["function"]], OnnxEncoder(description, read, num_threads, products)))
     except Exception as error:  # ONNX Runtime's errors have no base of their own.
         raise InputError(f"{directory}: ONNX Runtime cannot compute the encoder ({first_line(error)}).") from error
     for function, encoder in replaced:
