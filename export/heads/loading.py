@@ -63,8 +63,6 @@ def load_head(directory: str, task: str | None = None, **settings) -> Head:
 
     Example: `load_head("runs/mood/model")`, `load_head("base", task="embeddings", layer=-2)`
     """
-    if task is not None and task not in PRESET_TASKS:
-        raise InputError(f"--task={task}: expected {' or '.join(PRESET_TASKS)}; a trained model names its own task.")
     of_preset = None if task or is_file(os.path.join(directory, MODEL_FILE)) else _read_preset(directory)
     head_class = HEADS[task or _task_of(directory, of_preset[-1] if of_preset else read_task(directory))]
     given = {name: value for name, value in settings.items() if value is not None}

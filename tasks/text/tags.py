@@ -175,13 +175,11 @@ def count_entities(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[s
         By type, sorted, int64 of shape (S, 3): correct, predicted and gold entities.
 
     Raises:
-        ValueError: the lengths differ, or a string is not a tag.
+        ValueError: a string is not a tag.
 
     >>> count_entities([["B-person", "O", "B-place"]], [["B-person", "O", "O"]])
     {'person': array([[1, 1, 1]]), 'place': array([[0, 0, 1]])}
     """
-    if [len(tags) for tags in gold] != [len(tags) for tags in predicted]:
-        raise ValueError("`predicted` must have the sentences and lengths of `gold`. Received: other lengths.")
     counts: dict[str, np.ndarray] = {}
     for row, pair in enumerate(zip(gold, predicted, strict=True)):
         expected, actual = (set(find_entities(tags)) for tags in pair)

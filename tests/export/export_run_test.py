@@ -92,11 +92,6 @@ def test_a_preset_does_what_it_is_told(models):
     [
         ("classification", {"top_k": 3}, "--top_k is not for the task classification. Its own flags: --max_tokens. "),
         ("multiple_choice", {"layer": 1}, "--layer is not for the task multiple_choice"),
-        (
-            "classification",
-            {"task": "regression"},
-            "--task=regression: expected fill_mask or embeddings or sentence_embedding or search; a trained",
-        ),
         ("classification", {"task": "fill_mask"}, "classification"),
         (
             "fill_mask",
