@@ -405,4 +405,4 @@ def test_killed_at_any_moment_the_same_command_goes_on(text, tmp_path, number):
     settings = {"num_shards": 2, "dupe_factor": 1}
     assert create(large, tmp_path / "out", **settings) == create(large, tmp_path / "again", **settings)
     assert not scratch.exists()
-    assert len(list(itertools.chain(tmp_path.glob("out*"), tmp_path.glob(".out*")))) == 6
+    assert len(list(itertools.chain(tmp_path.glob("out*"), tmp_path.glob(".out*")))) == 5
