@@ -23,7 +23,7 @@ from keras import ops
 
 from tasks.engine.fused_adam import fused_adam
 from tasks.engine.muon import orthogonal_updates
-from tasks.engine.schedules import SCHEDULES, Registered
+from tasks.engine.schedules import SCHEDULES
 from tasks.engine.settings import OPTIMIZERS
 
 # Matches "masked_lm/output_bias", but not "bias_table/embeddings".
@@ -91,7 +91,7 @@ def _update_rule(path: str, weight_decay: float, layer_decay: float, num_layers:
     )
 
 
-class _BertOptimizer(Registered, keras.optimizers.Optimizer):
+class _BertOptimizer(keras.optimizers.Optimizer):
     """Base of the profiles: two moments per gradient, and update rules by path.
 
     Like Keras's own optimizers, they use `_get_variable_index`, `_apply_weight_decay` and `_backend_update_step`, for
@@ -150,9 +150,6 @@ class _BertOptimizer(Registered, keras.optimizers.Optimizer):
         step = ops.cast(self.iterations + 1, dtype)
         root = ops.sqrt(1.0 - ops.power(ops.cast(self.beta_2, dtype), step))
         return root / (1.0 - ops.power(ops.cast(self.beta_1, dtype), step)), self.epsilon * root
-
-    def get_config(self) -> dict:
-        return {**super().get_config(), "layer_decay": self.layer_decay}
 
 
 class BertAdam(_BertOptimizer):
@@ -296,9 +293,6 @@ class BertMuon(BertAdamW):
         for (_, variable), rule, update in zip(pairs, rules, updates, strict=True):
             rate = self._rate(rule.rate_multiplier, variable.dtype)
             self.assign_sub(variable, (update + variable * rule.weight_decay) * rate)
-
-    def get_config(self) -> dict:
-        return {**super().get_config(), "adam_lr_ratio": self.adam_lr_ratio}
 
 
 def _dense(gradient, dtype: str):

@@ -2,26 +2,12 @@
 
 import keras
 from keras import ops
+from keras.optimizers.schedules import LearningRateSchedule
 
-from keras_bert.encoder.layer import arguments_of, keep_arguments
-
-
-class Registered:
-    """Registers subclasses with Keras by their names."""
-
-    def __init_subclass__(cls, **kwargs):
-        super().__init_subclass__(**kwargs)
-        keras.saving.register_keras_serializable("keras_bert")(cls)
+from keras_bert.encoder.layer import keep_arguments
 
 
-class _Schedule(Registered, keras.optimizers.schedules.LearningRateSchedule):
-    """A schedule that keeps its arguments under their own names."""
-
-    def get_config(self) -> dict:
-        return {name: getattr(self, name) for name in arguments_of(type(self))}
-
-
-class WarmupLinearDecay(_Schedule):
+class WarmupLinearDecay(LearningRateSchedule):
     """Linear warm-up followed by a linear decay that counts from step 0.
 
         step < num_warmup_steps:   learning_rate * step / num_warmup_steps
@@ -37,7 +23,6 @@ class WarmupLinearDecay(_Schedule):
     """
 
     def __init__(self, learning_rate: float, num_train_steps: int, num_warmup_steps: int = 0):
-        super().__init__()
         keep_arguments(self, locals())
 
     def __call__(self, step):
@@ -50,7 +35,7 @@ class WarmupLinearDecay(_Schedule):
         return ops.where(step < self.num_warmup_steps, warmup_rate, rate)
 
 
-class WarmupConstantDecay(_Schedule):
+class WarmupConstantDecay(LearningRateSchedule):
     """Linear warm-up to the peak, which stays until half of the steps are done, then a linear decay to 0.
 
         learning_rate * min(1, step / num_warmup_steps, 2 (num_train_steps - step) / num_train_steps)
@@ -62,7 +47,6 @@ class WarmupConstantDecay(_Schedule):
     """
 
     def __init__(self, learning_rate: float, num_train_steps: int, num_warmup_steps: int = 0):
-        super().__init__()
         keep_arguments(self, locals())
         # A variable, so that the graph need not be traced again when the end moves. Exact up to 2^24 steps.
         self._end = keras.Variable(num_train_steps, trainable=False, dtype="float32")
