@@ -102,7 +102,7 @@ class _Student:
             examples = with_unlabelled(examples, more)
         per_token = examples.rows_per_example is None and len(model.output_shape) == 3
         batch_size = self.settings.eval_batch_size
-        outputs = Predictor(model).compute_outputs(examples, batch_size, "ask the teacher", per_token)
+        outputs = Predictor(model).compute_outputs(examples, batch_size, "ask the teacher")
         taught = {"teacher": outputs, "taught": np.ones(len(outputs), np.float32)}
         kind = "token_labels" if per_token else "labels"
         return examples._replace(**{kind: {**getattr(examples, kind), **taught}})

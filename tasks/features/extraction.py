@@ -172,7 +172,7 @@ class _Extraction:
         index = Column(np.array([row.index for row in batch], np.int64))
         settings, ends = self._settings, np.cumsum(list(self._widths.values()))[:-1]
         by_token = settings.pooling == "none"
-        joined = self._predictor.compute_outputs(encoded.examples, settings.eval_batch_size, per_token=by_token)
+        joined = self._predictor.compute_outputs(encoded.examples, settings.eval_batch_size)
         vectors = dict(zip(self._widths, np.split(joined, ends, axis=-1), strict=True))
         if not by_token:
             return {"index": index, **{name: Column(array) for name, array in vectors.items()}}

@@ -267,29 +267,28 @@ class Predictor:
 
         self._compute = tf.function(compute, autograph=False)
 
-    def compute_outputs(
-        self, examples: Examples, batch_size: int, description: str | None = None, per_token: bool = False
-    ) -> np.ndarray:
+    def compute_outputs(self, examples: Examples, batch_size: int, description: str | None = None) -> np.ndarray:
         """Applies the model to every example.
 
         Args:
             examples: N examples, at least one; labels are ignored.
             batch_size: examples per batch.
             description: title of the progress bar, or None for no bar.
-            per_token: whether the model answers for each token, with outputs of shape (B, S, C).
 
         Returns:
-            float32, shape (N, ...), in the order of the examples; or (T, C), aligned with `examples.token_ids`.
+            float32, shape (N, ...), in the order of the examples; if the model answers for each token of an example,
+            (B, S, C), then (T, C), aligned with `examples.token_ids`.
         """
         unlabelled = examples._replace(labels={}, token_labels={})
-        count = len(examples.token_ids) if per_token else examples.num_examples
         outputs, starts, lengths = None, examples.row_splits[:-1], np.diff(examples.row_splits)
         for numbers, batch in self.batches(unlabelled, batch_size, description):
+            per_token = batch.ndim == 3 and examples.rows_per_example is None
             if per_token:
                 positions = np.arange(batch.shape[1])
                 is_real = positions < lengths[numbers, np.newaxis]  # [B, S]
                 numbers, batch = (starts[numbers, np.newaxis] + positions)[is_real], batch[is_real]
             if outputs is None:
+                count = len(examples.token_ids) if per_token else examples.num_examples
                 outputs = np.empty((count, *batch.shape[1:]), np.float32)
             outputs[numbers] = batch
         return outputs

@@ -70,20 +70,18 @@ class Encoded:
     Attributes:
         examples: the sequences.
         lengths: tokens of each row before truncation, int, shape (N,), for the report.
-        per_token: whether the model answers for every token rather than for every example.
         source: the task's own alignment of rows and tokens.
         places: numbers of the tokens whose answers count, int, shape (P,); None: those of all T tokens do.
     """
 
     examples: Examples
     lengths: np.ndarray
-    per_token: bool = False
     source: Any = None
     places: np.ndarray | None = None
 
     def compute_outputs(self, predictor: Predictor, batch_size: int, description: str) -> np.ndarray:
-        """Applies a model: float32, shape (N, ...), or if it answers for every token (P, C) or (T, C)."""
-        outputs = predictor.compute_outputs(self.examples, batch_size, description, self.per_token)
+        """Applies a model: float32, shape (N, ...), or if it answers for each token (P, C) or (T, C)."""
+        outputs = predictor.compute_outputs(self.examples, batch_size, description)
         return outputs if self.places is None else outputs[self.places]
 
 

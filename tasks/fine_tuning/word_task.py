@@ -132,7 +132,6 @@ class WordTask(task.Task):
         return task.Encoded(
             examples=make_examples(windows, labels),
             lengths=windows.sentence_lengths,
-            per_token=True,
             source=WordSource(windows, labels),
             places=windows.places,
         )

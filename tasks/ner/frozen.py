@@ -141,6 +141,5 @@ class FrozenNer(Ner):
         return Encoded(
             examples=make_examples(words, labels)._replace(vectors=vectors),
             lengths=windows.sentence_lengths,
-            per_token=True,
             source=WordSource(windows, labels),
         )

@@ -202,7 +202,7 @@ class Squad(task.Task):
         windows = make_windows(questions, trained.tokenizer, *sizes, description=description)
         if not windows.examples.num_examples:
             raise InputError(f"{part.rows.path}: no context here holds any text. Expected some.")
-        return task.Encoded(windows.examples, windows.question_lengths, per_token=True, source=windows)
+        return task.Encoded(windows.examples, windows.question_lengths, source=windows)
 
     # === Answers ===
 

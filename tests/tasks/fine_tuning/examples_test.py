@@ -147,7 +147,7 @@ def test_outputs_stand_in_the_order_of_the_examples():
 def test_token_outputs_are_aligned_with_the_tokens():
     examples = make_examples()
     model = features_model(lambda ids: keras.ops.stack([ids * 2, -ids], -1))
-    outputs = Predictor(model).compute_outputs(examples, 8, "apply", per_token=True)
+    outputs = Predictor(model).compute_outputs(examples, 8, "apply")
     np.testing.assert_array_equal(outputs, np.stack([examples.token_ids * 2, -examples.token_ids], -1))
 
 

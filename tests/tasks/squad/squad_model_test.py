@@ -81,7 +81,7 @@ def numpy_loss(logits, start, end):
 def test_logits_are_transformers_own(model, foreign, examples):
     import torch
 
-    outputs = Predictor(model).compute_outputs(examples, 2, "test", per_token=True)
+    outputs = Predictor(model).compute_outputs(examples, 2, "test")
     for index, (ids, segments) in enumerate(rows_of(examples)):
         with torch.no_grad():
             theirs = foreign[0](torch.tensor(ids[None]).long(), token_type_ids=torch.tensor(segments[None]).long())
@@ -124,7 +124,7 @@ def test_the_loss_is_the_mean_over_windows_of_both_cross_entropies(model, exampl
         for row, length in enumerate(LENGTHS)
     ]
     assert objective_loss(outputs, features, labels) == pytest.approx(np.mean(by_hand), rel=1e-5)
-    logits = Predictor(model).compute_outputs(examples, 3, "test", per_token=True)
+    logits = Predictor(model).compute_outputs(examples, 3, "test")
     np.testing.assert_allclose(score_windows(logits, examples)[0], by_hand, rtol=1e-4)
 
 
