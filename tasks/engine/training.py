@@ -301,19 +301,16 @@ class Trainer:
 
     # === Evaluation ===
 
-    def evaluate(self, dataset: tf.data.Dataset, max_steps: int | None = None) -> dict[str, float]:
+    def evaluate(self, dataset: tf.data.Dataset) -> dict[str, float]:
         """Returns exact losses and metrics over all examples of a dataset, whatever its batch sizes.
 
         Args:
             dataset: `(features, labels)` batches as in `fit`; the last one may be smaller.
-            max_steps: number of batches to use; None for all.
 
         Returns:
             `loss`, each `<name>_loss` if there are several, and the objective's metrics. Each is the sum divided by the
             sum of weights, without the epsilon; 0.0 if the weights sum to 0.
         """
-        if max_steps is not None:
-            dataset = dataset.take(max_steps)
         cardinality = int(dataset.cardinality().numpy())
         totals: dict[tuple[str, str], np.ndarray] = {}
         iterator = iter(distribute(self.strategy, dataset))

@@ -240,8 +240,7 @@ class _Evaluation:
         self.figures: dict[str, float] = {}
         self.seconds = 0.0
         self._trainer = trainer
-        self._max_steps = settings.max_eval_steps
-        self._dataset = make_eval_dataset(
+        dataset = make_eval_dataset(
             data.files,
             data.indexes,
             batch_size=settings.eval_batch_size,
@@ -249,10 +248,11 @@ class _Evaluation:
             is_static=needs_static_shapes(trainer.strategy),
             **settings.lengths,
         )
+        self._dataset = dataset.take(settings.max_eval_steps or -1)  # All of it.
 
     def __call__(self) -> dict[str, float]:
         start = time.monotonic()
-        figures = self._trainer.evaluate(self._dataset, self._max_steps)
+        figures = self._trainer.evaluate(self._dataset)
         figures.setdefault("masked_lm_loss", figures["loss"])  # A loss of one part has no other name.
         self.figures = {**figures, "perplexity": perplexity(figures["masked_lm_loss"])}
         self.seconds += time.monotonic() - start

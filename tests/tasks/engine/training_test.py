@@ -223,7 +223,6 @@ def test_evaluation_counts_every_example_once(tmp_path):
     expected["loss"] = expected["token_loss"] + expected["pair_loss"]
     for batch_size in (5, 17, 4):
         assert trainer.evaluate(dataset(17, batch_size, drop_remainder=False)) == pytest.approx(expected, rel=1e-5)
-    assert trainer.evaluate(dataset(17, 4), max_steps=1) == trainer.evaluate(dataset(17, 4).take(1))
 
 
 def test_what_a_run_leaves(tmp_path, capfd):
