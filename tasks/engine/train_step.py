@@ -107,6 +107,7 @@ class TrainStep:
         # `_step` has summed the gradients over the replicas already; the optimizer would sum them once more. Keras has
         # no public switch for this.
         inner_optimizer._all_reduce_sum_gradients = list
+        self._is_scaled = inner_optimizer is not optimizer
         self._seeds = dropout_seeds(model)
         self._has_gradient: list[bool] = []  # Filled by tracing.
         self._differentiate, self._run, self._apply_model = self._accumulate, self._step, self._forward
@@ -177,10 +178,6 @@ class TrainStep:
             "loss_scale": scale,
             "skipped": 1.0 - tf.cast(is_finite, tf.float32),
         }
-
-    @property
-    def _is_scaled(self) -> bool:
-        return isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer)
 
     def _loss_scale(self) -> tf.Tensor:
         return tf.identity(tf.convert_to_tensor(self.optimizer.dynamic_scale)) if self._is_scaled else tf.constant(1.0)
