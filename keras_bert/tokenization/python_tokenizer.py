@@ -138,14 +138,6 @@ class PythonBertTokenizer(VocabularyLookup):
             starts, ends = [places[start] for start in starts], [places[end] for end in ends]
         return ids, starts, ends
 
-    def detokenize(self, ids: Iterable[int]) -> str:
-        """Joins ids into text: pieces into words, and words with blanks.
-
-        Raises:
-            ValueError: an id is outside the vocabulary.
-        """
-        return re.sub(r"([^\t\n\f\r ]) ##", r"\1", " ".join(map(self.id_to_token, ids)))
-
     # === Parts of a text ===
 
     def _tokenize_plain(self, text: str) -> list[int]:

@@ -158,18 +158,15 @@ class BertTokenizer(VocabularyLookup, Tokenizer):
             string, shape (...).
 
         Raises:
-            ValueError: `inputs` is a single id or holds something else than ids, or an id is outside the vocabulary.
-                In a graph, TensorFlow raises an error of its own for the latter.
+            ValueError: `inputs` is a single id or holds something else than ids.
+            tf.errors.InvalidArgumentError: an id is outside the vocabulary.
 
         >>> tokenizer = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "hell", "##o", ","])
         >>> tokenizer.detokenize([[2, 5, 6, 7, 5, 3], []]).numpy().tolist()
         [b'[CLS] hello , hell [SEP]', b'']
         """
         self._check_ready()
-        inputs = _as_ids(inputs)
-        if tf.executing_eagerly():
-            self._check_ids(inputs)
-        pieces = tf.gather(tf.constant(self.vocabulary), inputs)
+        pieces = tf.gather(tf.constant(self.vocabulary), _as_ids(inputs))
         return tf.strings.regex_replace(tf.strings.reduce_join(pieces, axis=-1, separator=" "), r"(\S) ##", r"\1")
 
     def compute_output_spec(self, inputs, **kwargs):
@@ -186,12 +183,6 @@ class BertTokenizer(VocabularyLookup, Tokenizer):
         if texts.shape.rank not in (1, None):
             raise ValueError(f"`inputs` must be one text or a batch of texts, rank 0 or 1. Received: {texts.shape}")
         return texts, False
-
-    def _check_ids(self, inputs) -> None:
-        ids = tf.reshape(getattr(inputs, "flat_values", inputs), [-1])
-        wrong = tf.boolean_mask(ids, (ids < 0) | (ids >= self.vocabulary_size()))
-        if tf.size(wrong):
-            raise ValueError(f"`inputs` must hold ids in [0, {self.vocabulary_size()}). Received: id={int(wrong[0])}")
 
     # === Saving and loading ===
 

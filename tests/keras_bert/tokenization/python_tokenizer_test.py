@@ -127,16 +127,6 @@ def test_ids_and_offsets_equal_hugging_face_tokenizers(vocabulary, lowercase):
         assert (ids, list(zip(starts, ends, strict=True))) == (encoding.ids, encoding.offsets)
 
 
-def test_detokenize():
-    tokenizer = PythonBertTokenizer([*SPECIALS, "a", "##b", "##c", "mid dle"])
-    assert tokenizer.detokenize([5, 6, 7, 5, 4]) == "abc a [MASK]"
-    assert tokenizer.detokenize(iter([6, 8])) == "##b mid dle"
-    assert tokenizer.detokenize([]) == ""
-    for wrong in (-1, 9):
-        with pytest.raises(ValueError, match=rf"`id` must be in \[0, 9\). Received: id={wrong}"):
-            tokenizer.detokenize([5, wrong])
-
-
 # === What is remembered ===
 
 
@@ -290,16 +280,6 @@ def test_import_needs_neither_tensorflow_nor_numpy():
     loaded, took = done.stdout.rsplit(maxsplit=1)
     assert loaded == "[]"
     assert float(took) < 1.0  # 0.02 s alone on one core.
-
-
-@CASES
-def test_detokenize_equals_the_graphs(lowercase):
-    from keras_bert.tokenization.tokenizer import BertTokenizer
-
-    vocabulary = adversarial_vocabulary()
-    graph, twin = BertTokenizer(vocabulary, lowercase=lowercase), PythonBertTokenizer(vocabulary, lowercase)
-    rows = [twin.tokenize(text) for text in ADVERSARIAL] + [[7, 5, 1], [4, 6]]
-    assert [text.decode() for text in graph.detokenize(rows).numpy()] == [twin.detokenize(row) for row in rows]
 
 
 def test_docstring_examples():

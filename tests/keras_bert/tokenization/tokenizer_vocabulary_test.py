@@ -164,11 +164,10 @@ def test_detokenized_texts_tokenize_to_their_ids():
 @pytest.mark.parametrize("ids", [[5, 11], [[5], [6, -1]], [[[7, 1000]]]])
 def test_ids_outside_the_vocabulary(small, ids):
     wrong = [number for number in tf.nest.flatten(ids) if not 0 <= number < 11][0]
-    with pytest.raises(ValueError, match=rf"`inputs` must hold ids in \[0, 11\). Received: id={wrong}"):
-        small.detokenize(ids)
     function = tf.function(small.detokenize, input_signature=[tf.TensorSpec([None], tf.int32)])
-    with pytest.raises(tf.errors.InvalidArgumentError, match=f"= {wrong} is not in"):
-        function(tf.constant(tf.nest.flatten(ids)))
+    for detokenize, given in ((small.detokenize, ids), (function, tf.constant(tf.nest.flatten(ids)))):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=f"= {wrong} is not in"):
+            detokenize(given)
 
 
 # === Presets ===
