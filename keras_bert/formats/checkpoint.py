@@ -1,9 +1,7 @@
 """A checkpoint of any format, under our names and in our layouts. Tensors are read when they are needed."""
 
-import concurrent.futures
 import dataclasses
 import functools
-import itertools
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -271,15 +269,6 @@ def assign(variables: Iterable, tensors: Mapping[str, StoredTensor], *, by: str 
         source, shape, _ = tensors[variable.path]
         if shape != tuple(variable.shape):
             raise wrong_shape(source, variable.shape, by, shape, f" (in the layout of {variable.path})")
-    for variable, value in zip(held, _read_ahead([tensors[variable.path] for variable in held]), strict=True):
-        variable.assign(value)
+    for variable in held:  # One at a time: a checkpoint may be larger than the memory that is left.
+        variable.assign(tensors[variable.path].read())
     return [variable.path for variable in variables if variable.path not in tensors]
-
-
-def _read_ahead(stored: list[StoredTensor]) -> Iterator[np.ndarray]:
-    """Yields the tensors while a thread reads the next one: reading takes about as long as copying."""
-    # It is one tensor ahead, no more: a checkpoint may be larger than the memory that is left.
-    with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        reading = (pool.submit(tensor.read) for tensor in stored)
-        for current, _ in itertools.pairwise(itertools.chain(reading, [None])):
-            yield current.result()
