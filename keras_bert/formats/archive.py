@@ -3,10 +3,8 @@
 The names and headers of the members are bounded before they are read, since they may be compressed, too.
 """
 
-import bz2
 import contextlib
 import gzip
-import lzma
 import os
 import re
 import shutil
@@ -27,7 +25,6 @@ _NEVER_A_BOMB = 2**19
 _MOST_HEADERS = 2**18
 _LONGEST_NAME = 255  # Characters. os.makedirs calls itself for each folder.
 _ENCRYPTED = 0x1  # PKWARE's APPNOTE, 4.4.4: bit 0 of the general purpose flags.
-_DECOMPRESSORS = {b"\x1f\x8b": gzip.open, b"BZ": bz2.open, b"\xfd7": lzma.open}
 
 
 class _Metered:
@@ -54,7 +51,7 @@ class _Metered:
 
 @contextlib.contextmanager
 def open_archive(path: str, kind: str = "zip") -> Iterator[zipfile.ZipFile | tarfile.TarFile]:
-    """Opens a zip or tar, of which the list of members is bounded.
+    """Opens a zip, tar or tar.gz, of which the list of members is bounded.
 
     That of a zip is read here. A tar's is read with its members: its `fileobj` stays metered.
 
@@ -64,7 +61,7 @@ def open_archive(path: str, kind: str = "zip") -> Iterator[zipfile.ZipFile | tar
     with contextlib.ExitStack() as stack:
         with parsing(path, f"{kind} file"):
             with open(path, "rb") as file:
-                unpack = _DECOMPRESSORS.get(file.read(2), open) if kind == "tar" else open
+                unpack = gzip.open if kind == "tar" and file.read(2) == b"\x1f\x8b" else open
             metered = _Metered(path, stack.enter_context(unpack(path, "rb")))
             archive = zipfile.ZipFile(metered) if kind == "zip" else tarfile.open(fileobj=metered, mode="r:")
         metered.is_listed = kind == "zip"
