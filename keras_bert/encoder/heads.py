@@ -8,7 +8,7 @@ import keras
 from keras import ops
 
 from keras_bert.encoder.encoder_layer import get_activation
-from keras_bert.encoder.layer import BertLayer, truncated_normal
+from keras_bert.encoder.layer import BertLayer
 
 
 @keras.saving.register_keras_serializable(package="keras_bert")
@@ -43,7 +43,7 @@ class MaskedLMHead(keras.layers.Layer):
         self.transform_dense = keras.layers.Dense(
             token_embedding.output_dim,
             activation=get_activation(activation),
-            kernel_initializer=truncated_normal(initializer_range),
+            kernel_initializer=keras.initializers.TruncatedNormal(stddev=initializer_range),
             dtype=self.dtype_policy,
             name="transform_dense",
         )
@@ -143,5 +143,5 @@ def output_head(
     units: int, initializer_range: float, name: str, activation=None, dtype="float32"
 ) -> keras.layers.Dense:
     """Returns a head that is one layer, by default linear, and in float32 under every dtype policy."""
-    initializer = truncated_normal(initializer_range)
+    initializer = keras.initializers.TruncatedNormal(stddev=initializer_range)
     return keras.layers.Dense(units, activation, kernel_initializer=initializer, dtype=dtype, name=name)

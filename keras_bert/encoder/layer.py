@@ -10,11 +10,6 @@ import keras
 _weights_follow = contextvars.ContextVar("weights_follow", default=False)
 
 
-def truncated_normal(stddev: float) -> keras.initializers.Initializer:
-    """Returns BERT's initializer for kernels and tables (google-research/bert modeling.py:377), freshly seeded."""
-    return keras.initializers.TruncatedNormal(stddev=stddev)
-
-
 @contextlib.contextmanager
 def weights_follow() -> Iterator[None]:
     """Leaves new weights of the encoder uninitialized within this context: a checkpoint will overwrite them.
@@ -29,8 +24,11 @@ def weights_follow() -> Iterator[None]:
 
 
 def encoder_initializer(stddev: float) -> keras.initializers.Initializer:
-    """Returns `truncated_normal`, or under `weights_follow` no values, for weights that every checkpoint holds."""
-    return _Uninitialized() if _weights_follow.get() else truncated_normal(stddev)
+    """Returns BERT's initializer (google-research/bert modeling.py:377) of weights that every checkpoint holds.
+
+    Under `weights_follow` it draws no values.
+    """
+    return _Uninitialized() if _weights_follow.get() else keras.initializers.TruncatedNormal(stddev=stddev)
 
 
 class _Uninitialized(keras.initializers.Zeros):
