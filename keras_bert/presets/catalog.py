@@ -21,7 +21,7 @@ from keras_bert import formats
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.files import exists
-from keras_bert.presets.downloads import HOME_VARIABLE, Sources, find_files
+from keras_bert.presets.downloads import HOME_VARIABLE, HUGGING_FACE, KAGGLE, find_files
 from keras_bert.presets.packages import EXTRAS, PACKAGES_VARIABLE, list_packages
 
 _HUGGING_FACE_HANDLE = r"hf://[\w.-]+(/[\w.-]+)?(@[\w./-]+)?"
@@ -177,25 +177,27 @@ def resolve_preset(preset: str | os.PathLike, purpose: str = "config") -> str:
     if exists(preset) or exists(f"{preset}.index"):
         return preset
     known = find_preset(preset)
-    path, tried = find_files(_sources(preset, known), purpose)
+    path, tried = _find(preset, known, purpose)
     if path is None:
         wanted, cure = _WANTED[purpose], _cure(preset, known, purpose)
         raise InputError(f"{preset}: {wanted} not found. Tried: {'; '.join(tried)}. {cure}")
     return path
 
 
-def _sources(preset: str, known: Preset | None) -> Sources:
+def _find(preset: str, known: Preset | None, purpose: str) -> tuple[str | None, list[str]]:
+    """Looks for the files in the places that a preset's form names; returns what `find_files` does."""
     if known is not None:
         archive = (known.archive.removesuffix(".zip"),) if known.archive else ()
-        kaggle_first = preset == known.keras_hub
-        return Sources((*known.names, *archive), known.hugging_face, known.kaggle, kaggle_first)
+        handles = [(HUGGING_FACE, known.hugging_face), (KAGGLE, known.kaggle)]
+        ordered = reversed(handles) if preset == known.keras_hub else handles
+        return find_files((*known.names, *archive), purpose, dict(ordered))
     if preset in list_packages():
-        return Sources((preset,))
+        return find_files((preset,), purpose, {})
     scheme, _, handle = preset.partition("://")
     if re.fullmatch(_HUGGING_FACE_HANDLE, preset):
-        return Sources((handle,), hugging_face=handle)
+        return find_files((handle,), purpose, {HUGGING_FACE: handle})
     if re.fullmatch(_KAGGLE_HANDLE, preset):
-        return Sources((handle,), kaggle=handle)
+        return find_files((handle,), purpose, {KAGGLE: handle})
     if scheme in ("hf", "kaggle"):
         form = "owner/name[@revision]" if scheme == "hf" else "owner/model/framework/variation[/version]"
         raise InputError(f"{preset}: not a handle. Expected {scheme}://{form}.")

@@ -1,6 +1,5 @@
 """Finds a preset's files: in `$KERAS_BERT_HOME`, in packages, in the caches of Hugging Face and Kaggle, or online."""
 
-import dataclasses
 import fnmatch
 import functools
 import hashlib
@@ -8,7 +7,7 @@ import os
 import pathlib
 import re
 import textwrap
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 
 from absl import logging
 
@@ -17,6 +16,7 @@ from keras_bert.formats.archive import open_archive
 from keras_bert.presets.packages import find_package, list_packages
 
 HOME_VARIABLE = "KERAS_BERT_HOME"
+HUGGING_FACE, KAGGLE = "Hugging Face", "Kaggle"
 
 # File names of configurations, and of weights in one file, in the formats that are read.
 _CONFIGS = {"config.json", "bert_config.json", "saved_model.pb"}
@@ -53,33 +53,18 @@ _AT_KAGGLE = {
 _HEAD_AT_KAGGLE = ("task.json", "task.weights.h5")
 
 
-@dataclasses.dataclass(frozen=True)
-class Sources:
-    """The places where copies of one preset may be.
-
-    Attributes:
-        names: tuple of str, names of its directory or zip under `$KERAS_BERT_HOME`, and in installed packages.
-        hugging_face: str, `owner/name` or `owner/name@revision`, or None.
-        kaggle: str, `owner/model/framework/variation` or with `/version`, or None.
-        kaggle_first: bool, whether Kaggle is asked before Hugging Face.
-    """
-
-    names: tuple[str, ...]
-    hugging_face: str | None = None
-    kaggle: str | None = None
-    kaggle_first: bool = False
-
-
 class _NotHereError(Exception):
     """A place lacks the files that are wanted; the text says why."""
 
 
-def find_files(sources: Sources, purpose: str) -> tuple[str | None, list[str]]:
+def find_files(names: Sequence[str], purpose: str, handles: Mapping[str, str | None]) -> tuple[str | None, list[str]]:
     """Looks for a preset's files in the home directory, in packages, then in the caches, and downloads them last.
 
     Args:
-        sources: the places to look in.
+        names: of its directory or zip under `$KERAS_BERT_HOME`, and in installed packages.
         purpose: `"config"`, `"weights"` or `"tokenizer"`; a copy without it does not count.
+        handles: its handle at each of the hubs, in the order of asking: `HUGGING_FACE`, `owner/name` or
+            `owner/name@revision`; `KAGGLE`, `owner/model/framework/variation` or with `/version`; or None.
 
     Returns:
         Path of a directory or zip, None if no place has it; and the places that lack it, each with its reason.
@@ -88,24 +73,22 @@ def find_files(sources: Sources, purpose: str) -> tuple[str | None, list[str]]:
         InputError: an installed package lacks the folder of the files.
     """
     home, tried = os.environ.get(HOME_VARIABLE), []
-    paths = [os.path.join(home, *f"{name}{end}".split("/")) for name in sources.names for end in ("", ".zip") if home]
+    paths = [os.path.join(home, *f"{name}{end}".split("/")) for name in names for end in ("", ".zip") if home]
     attempts = [(path, functools.partial(_checked, path)) for path in paths if os.path.exists(path)]
     if not attempts:
-        names = f"{home}: {', '.join(sources.names)}, as a directory or .zip (not there)"
-        tried.append(names if home else f"${HOME_VARIABLE} (not set)")
-    packages = [package.partition(":")[0] for name, package in list_packages().items() if name in sources.names]
-    directories = list(filter(None, map(find_package, sources.names)))
+        places = f"{home}: {', '.join(names)}, as a directory or .zip (not there)"
+        tried.append(places if home else f"${HOME_VARIABLE} (not set)")
+    packages = [package.partition(":")[0] for name, package in list_packages().items() if name in names]
+    directories = list(filter(None, map(find_package, names)))
     attempts += [(directory, functools.partial(_checked, directory)) for directory in directories]
     if not directories:
         absent = f"package {', '.join(packages)} (not installed)"
         tried.append(absent if packages else "installed packages (none carries it)")
-    hubs = [
-        ("Hugging Face", sources.hugging_face, _cached_by_hugging_face, _download_from_hugging_face),
-        ("Kaggle", sources.kaggle, _cached_by_kaggle, _download_from_kaggle),
-    ]
-    hubs = [hub for hub in (hubs[::-1] if sources.kaggle_first else hubs) if hub[1]]
-    attempts += [(f"{hub}'s cache of {handle}", functools.partial(find, handle)) for hub, handle, find, _ in hubs]
-    attempts += [(f"download of {handle} from {hub}", functools.partial(get, handle)) for hub, handle, _, get in hubs]
+    find = {HUGGING_FACE: _cached_by_hugging_face, KAGGLE: _cached_by_kaggle}
+    fetch = {HUGGING_FACE: _download_from_hugging_face, KAGGLE: _download_from_kaggle}
+    hubs = [(hub, handle) for hub, handle in handles.items() if handle]
+    attempts += [(f"{hub}'s cache of {handle}", functools.partial(find[hub], handle)) for hub, handle in hubs]
+    attempts += [(f"download of {handle} from {hub}", functools.partial(fetch[hub], handle)) for hub, handle in hubs]
     for place, attempt in attempts:
         try:
             return attempt(purpose), tried
