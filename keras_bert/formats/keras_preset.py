@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from absl import logging
 
 from keras_bert.config import LAYOUTS, BertConfig
-from keras_bert.errors import InputError, shown
-from keras_bert.files import read_json, read_object, read_optional_json, write_json, write_lines
+from keras_bert.errors import InputError
+from keras_bert.files import read_json, read_optional_json, write_json, write_lines
 from keras_bert.formats import keras_model
 from keras_bert.formats.checkpoint import Checkpoint
 from keras_bert.formats.keras_h5 import check_whole, find_vocabulary, write_weights
@@ -59,18 +59,10 @@ def read_settings(path: str) -> dict:
 @contextlib.contextmanager
 def open_checkpoint(path: str) -> Iterator[Checkpoint]:
     config, saved = read_config(path), read_settings(path)
-    labels = _labels(path) or saved.get("task", {}).get("labels")
+    labels = saved.get("task", {}).get("labels")
     sources = encoder_sources(OURS, config.num_layers)
     with keras_model.open_model(path, config, sources, BACKBONE, _name_of_place) as (tensors, head_settings):
         yield Checkpoint("keras_preset", path, config, tensors, labels, head_settings, saved)
-
-
-def _labels(path: str) -> list[str] | None:
-    file = os.path.join(path, METADATA_FILE)
-    labels = read_object(file).get("labels") if os.path.isfile(file) else None
-    if labels is not None and not (isinstance(labels, list) and all(isinstance(label, str) for label in labels)):
-        raise InputError(f"{file}: expected labels to be a list of names, found {shown(labels)}.")
-    return labels
 
 
 # Keras numbers the layers of a class from the second on.
@@ -124,7 +116,6 @@ def write(path: str, checkpoint: Checkpoint, tokenizer: dict | None) -> None:
         "parameter_count": sum(math.prod(tensor.shape) for tensor in tensors.values()),
         "date_saved": datetime.datetime.now().strftime("%Y-%m-%d@%H:%M:%S"),
         "tasks": ["MaskedLM", "TextClassifier"],
-        **({} if checkpoint.labels is None else {"labels": checkpoint.labels}),
     }
     write_json(os.path.join(path, METADATA_FILE), metadata)
     described = None if tokenizer is None else _write_tokenizer(path, tokenizer)

@@ -220,13 +220,6 @@ def test_architectures_must_be_names(copy, architectures):
     refused(directory, "config.json: expected architectures to be a list of names", repr(architectures))
 
 
-@pytest.mark.parametrize("metadata", [[1], "x", {"labels": 3}, {"labels": [1]}])
-def test_metadata_must_be_an_object_with_names(copy, metadata):
-    directory = copy("keras_preset")
-    (directory / "metadata.json").write_text(json.dumps(metadata))
-    refused(directory, "metadata.json: expected ")
-
-
 @pytest.mark.parametrize(
     "index",
     [

@@ -579,7 +579,6 @@ for _format, _file, _kind in (
     ("google", "bert_config.json", "weights"),
     ("google", "checkpoint", "weights"),
     ("keras_preset", "config.json", "weights"),
-    ("keras_preset", "metadata.json", "weights"),
     ("keras_preset", "tokenizer.json", "tokenizer"),
 ):
 
