@@ -41,8 +41,8 @@ class Checkpoint:
             `keras_bert.formats.weight_names.HEADS` (`masked_lm/output_bias`, `classification/kernel`, ...), the others
             are those of `BertBackbone`.
         labels: list of str, the classes of a fine-tuned head, or None.
-        head_settings: arguments of the heads that compute differently from the encoder, by head. KerasHub's are
-            `{"masked_lm": {"activation": "gelu", "layer_norm_epsilon": 1e-5}}`. Other heads follow the encoder.
+        masked_lm: arguments in which the masked-LM head differs from the encoder; KerasHub's are
+            `{"activation": "gelu", "layer_norm_epsilon": 1e-5}`.
         settings: settings that a preset of ours was saved with, beside its sizes: `layout`, `dtype` and `trainable` of
             `BertBackbone`, and `task`, the arguments of a task model with its `class_name`. A directory of
             sentence-transformers and a task of KerasHub's have `task` too.
@@ -53,7 +53,7 @@ class Checkpoint:
     config: BertConfig
     tensors: Mapping[str, StoredTensor]
     labels: list[str] | None = None
-    head_settings: Mapping[str, dict] = dataclasses.field(default_factory=dict)
+    masked_lm: Mapping[str, object] = dataclasses.field(default_factory=dict)
     settings: Mapping[str, object] = dataclasses.field(default_factory=dict)
 
     @property
@@ -110,14 +110,13 @@ def check_heads_follow_encoder(checkpoint: Checkpoint, format_owner: str) -> Non
             f"{checkpoint.source}: its classification head reads pooled tokens (pooling={checkpoint.pooling!r}). In "
             f"{format_owner} that head reads the pooler. Expected a model that was trained with --few_labels=off."
         )
-    for head, settings in checkpoint.head_settings.items():
-        for name, value in settings.items():
-            own = getattr(checkpoint.config, name)
-            if value != own:
-                raise InputError(
-                    f"{checkpoint.source}: its {head} head has {name}={value!r}, its encoder {own!r}. {format_owner} "
-                    "has one for both."
-                )
+    for name, value in checkpoint.masked_lm.items():
+        own = getattr(checkpoint.config, name)
+        if value != own:
+            raise InputError(
+                f"{checkpoint.source}: its masked_lm head has {name}={value!r}, its encoder {own!r}. {format_owner} "
+                "has one for both."
+            )
 
 
 def wrong_shape(source: str, expected: Sequence[int], by: str, shape: Sequence[int], more: str = "") -> InputError:

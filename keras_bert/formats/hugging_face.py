@@ -90,8 +90,8 @@ def open_checkpoint(path: str) -> Iterator[Checkpoint]:
         if "refusal" in task:
             logging.warning("%s: only the encoder can be read. %s", path, task["refusal"])
         # ELECTRA's masked-LM head has this activation whatever its encoder has.
-        heads = {"masked_lm": {"activation": "gelu"}} if family == "electra" and bias is not None else {}
-        yield Checkpoint("hugging_face", path, config, tensors, labels, heads, saved)
+        masked_lm = {"activation": "gelu"} if family == "electra" and bias is not None else {}
+        yield Checkpoint("hugging_face", path, config, tensors, labels, masked_lm, saved)
 
 
 def _by_table_names(weights: WeightFile, prefix: str) -> dict[str, StoredTensor]:

@@ -53,8 +53,8 @@ def read_settings(path: str) -> dict:
 def open_checkpoint(path: str) -> Iterator[Checkpoint]:
     config, saved = read_config(path), read_settings(path)
     sources = encoder_sources(KERAS_HUB, config.num_layers)
-    with keras_model.open_model(path, config, sources, BACKBONES[0], _name_of_place) as (tensors, head_settings):
-        yield Checkpoint("keras_hub", path, config, tensors, head_settings=head_settings, settings=saved)
+    with keras_model.open_model(path, config, sources, BACKBONES[0], _name_of_place) as (tensors, masked_lm):
+        yield Checkpoint("keras_hub", path, config, tensors, masked_lm=masked_lm, settings=saved)
 
 
 _NAMES = {
@@ -127,9 +127,8 @@ def _task(checkpoint: Checkpoint, backbone, tokenizer):
     """Returns KerasHub's model of the first head that it has too, or None; a warning names the heads left behind."""
     import keras_nlp
 
-    has_its_masked_lm = checkpoint.head_settings.get("masked_lm") == keras_model.KERAS_HUB_MASKED_LM
     known = ("classification",) if checkpoint.pooling is None else ()
-    known += ("masked_lm",) if has_its_masked_lm else ()
+    known += ("masked_lm",) if checkpoint.masked_lm == keras_model.KERAS_HUB_MASKED_LM else ()
     alike = next((head for head in known if head in checkpoint.heads), None)
     left_out = [head for head in checkpoint.heads if head != alike]
     if left_out:

@@ -3,7 +3,7 @@
 Heads are found by name, beside the backbone or in KerasHub's `task.weights.h5`, which `task.json` describes.
 
 KerasHub's masked-LM head takes exact gelu and a LayerNorm epsilon of 1e-5 whatever the backbone has, where ours follows
-the backbone, as google-research/bert does. `Checkpoint.head_settings` carries them, so that logits stay equal.
+the backbone, as google-research/bert does. `Checkpoint.masked_lm` carries them, so that logits stay equal.
 """
 
 import contextlib
@@ -95,8 +95,8 @@ def read_sizes(path: str, names: tuple[str, ...], fields: Collection[str], **fix
 @contextlib.contextmanager
 def open_model(
     path: str, config: BertConfig, sources: list[WeightSource], backbone: str, name_of_place: Callable[[str], str]
-) -> Iterator[tuple[dict[str, StoredTensor], dict[str, dict]]]:
-    """Gives the tensors of a backbone and its heads, and the settings of the heads (`Checkpoint.head_settings`).
+) -> Iterator[tuple[dict[str, StoredTensor], dict]]:
+    """Gives the tensors of a backbone and its heads, and `Checkpoint.masked_lm`.
 
     Args:
         path: directory of a preset, or of an unpacked `.keras` file.
@@ -136,8 +136,8 @@ def open_model(
         yield {**tensors, **heads}, settings
 
 
-def _heads(weights: WeightsFile, parent: str, config: dict) -> tuple[dict[str, StoredTensor], dict[str, dict]]:
-    """Returns the tensors of the heads that stand under `parent`, in our classes or in KerasHub's, and settings."""
+def _heads(weights: WeightsFile, parent: str, config: dict) -> tuple[dict[str, StoredTensor], dict]:
+    """Returns the tensors of the heads under `parent`, in our classes or in KerasHub's, and `Checkpoint.masked_lm`."""
     sources = [source for head in HEADS for source in head_sources(OURS, head)]
     tensors, _ = collect(sources, weights.find(sources, parent), weights.path)
     others = [source for head in HEADS for source in head_sources(KERAS_HUB, head) if source.path not in tensors]
@@ -148,7 +148,7 @@ def _heads(weights: WeightsFile, parent: str, config: dict) -> tuple[dict[str, S
         settings = {name: value for name, value in own.items() if value is not None}
     if any(path.startswith("masked_lm") for path in of_keras_hub):
         settings = KERAS_HUB_MASKED_LM
-    return {**tensors, **of_keras_hub}, {"masked_lm": settings} if settings else {}
+    return {**tensors, **of_keras_hub}, settings
 
 
 def read_task_settings(path: str, config: dict) -> dict:
@@ -219,8 +219,7 @@ def _arguments(checkpoint: Checkpoint, heads: tuple[str, ...], saved: dict) -> d
         return {name: value for name, value in saved.items() if name not in ("class_name", "sequence_length")}
     (head,) = heads
     if head == "masked_lm":
-        own = checkpoint.head_settings.get(head, {})
-        return {f"masked_lm_{name}": own.get(name) for name in KERAS_HUB_MASKED_LM}
+        return {f"masked_lm_{name}": checkpoint.masked_lm.get(name) for name in KERAS_HUB_MASKED_LM}
     own = {name: saved.get(name) for name in _OWN_ARGUMENTS.get(head, ("activation", "dropout"))}
     own |= {"answer_settings": saved["answer_settings"]} if saved.get("answer_settings") else {}
     if head not in _OWN_ARGUMENTS:

@@ -61,8 +61,8 @@ def open_checkpoint(path: str) -> Iterator[Checkpoint]:
     config, saved = read_config(path), read_settings(path)
     labels = saved.get("task", {}).get("labels")
     sources = encoder_sources(OURS, config.num_layers)
-    with keras_model.open_model(path, config, sources, BACKBONE, _name_of_place) as (tensors, head_settings):
-        yield Checkpoint("keras_preset", path, config, tensors, labels, head_settings, saved)
+    with keras_model.open_model(path, config, sources, BACKBONE, _name_of_place) as (tensors, masked_lm):
+        yield Checkpoint("keras_preset", path, config, tensors, labels, masked_lm, saved)
 
 
 # Keras numbers the layers of a class from the second on.

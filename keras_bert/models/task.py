@@ -342,8 +342,8 @@ class BertTask:
     @classmethod
     def _settings_of(cls, checkpoint: weights.Checkpoint) -> dict:
         """Returns the constructor's arguments that follow from a checkpoint's heads."""
-        own = {head: checkpoint.head_settings.get(head, {}) for head in cls.heads}
-        return {f"{head}_{name}": value for head, settings in own.items() for name, value in settings.items()}
+        own = checkpoint.masked_lm if "masked_lm" in cls.heads else {}
+        return {f"masked_lm_{name}": value for name, value in own.items()}
 
     @classmethod
     def _merge(cls, stored: dict, given: dict, source: str | os.PathLike) -> dict:
