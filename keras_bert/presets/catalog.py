@@ -72,11 +72,6 @@ class Preset:
         names = (self.name, self.full_name, self.keras_hub, at_hugging_face)
         return tuple(dict.fromkeys(name for name in names if name))
 
-    @property
-    def parameters(self) -> int:
-        """The number of weights of the encoder with its pooler."""
-        return self.config.num_parameters
-
 
 def _preset(row: dict[str, str]) -> Preset:
     names = ("vocabulary_size", "num_layers", "num_heads", "hidden_dim", "max_sequence_length")
@@ -100,7 +95,7 @@ class _PresetTable(list):
         rows = [("name", "checkpoint", "layers", "hidden", "heads", "parameters", "case")]
         for preset in self:
             config = preset.config
-            sizes = (config.num_layers, config.hidden_dim, config.num_heads, f"{preset.parameters:,}")
+            sizes = (config.num_layers, config.hidden_dim, config.num_heads, f"{config.num_parameters:,}")
             case = "uncased" if preset.lowercase else "cased"
             rows.append((preset.name, preset.full_name, *map(str, sizes), case))
         widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]

@@ -204,13 +204,13 @@ def test_the_summary_is_a_table_with_the_true_count():
     lines = []
     backbone.summary(print_fn=lines.append)
     text = "\n".join(lines)
-    assert f"Total params: {PRESETS['tiny'].parameters:,}" in text
+    assert f"Total params: {PRESETS['tiny'].config.num_parameters:,}" in text
     for row in ("token_ids", "embeddings", "transformer_layer_0", "transformer_layer_1", "pooled_dense"):
         assert row in text
     lines.clear()
     BertPretrainer(backbone).summary(print_fn=lines.append)
     heads = 128 * 128 + 128 + 2 * 128 + 30522 + 2 * 128 + 2  # transform, LayerNorm, output bias, next sentence
-    assert f"Total params: {PRESETS['tiny'].parameters + heads:,}" in "\n".join(lines)
+    assert f"Total params: {PRESETS['tiny'].config.num_parameters + heads:,}" in "\n".join(lines)
 
 
 @needs_bfloat16

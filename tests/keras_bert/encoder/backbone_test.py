@@ -235,7 +235,7 @@ def test_two_backbones_start_differently_and_a_seed_repeats():
 def test_parameter_counts(name):
     with weights_follow():  # Drawing weights would take most of the time.
         backbone = BertBackbone.from_preset(name, load_weights=False)
-    assert backbone.count_params() == PRESETS[name].parameters
+    assert backbone.count_params() == PRESETS[name].config.num_parameters
 
 
 @pytest.mark.parametrize("name", ["base", "large"])
@@ -244,7 +244,7 @@ def test_parameter_counts_by_arithmetic(name):
     hidden, inner = config.hidden_dim, config.intermediate_dim
     tables = (config.vocabulary_size + config.max_sequence_length + config.num_segments) * hidden + 2 * hidden
     layer = 4 * (hidden * hidden + hidden) + 2 * hidden * inner + inner + hidden + 4 * hidden
-    assert tables + config.num_layers * layer + hidden * hidden + hidden == PRESETS[name].parameters
+    assert tables + config.num_layers * layer + hidden * hidden + hidden == PRESETS[name].config.num_parameters
 
 
 def test_presets_round_trip_and_overrides(tmp_path):

@@ -93,7 +93,7 @@ def test_every_checkpoint_of_google_is_there():
 
 
 def test_parameter_counts_of_google():
-    counts = {preset.name: preset.parameters for preset in list_presets() if preset.archive}
+    counts = {preset.name: preset.config.num_parameters for preset in list_presets() if preset.archive}
     assert counts == PARAMETERS_OF_GOOGLE
 
 
@@ -106,7 +106,7 @@ def test_every_preset_of_keras_hub_is_there_with_its_source_and_size():
         name: preset["kaggle_handle"] for name, preset in theirs.items()
     }
     expected = {name: preset["metadata"]["params"] for name, preset in theirs.items()} | MISCOUNTED_BY_KERAS_HUB
-    assert {name: preset.parameters for name, preset in ours.items()} == expected
+    assert {name: preset.config.num_parameters for name, preset in ours.items()} == expected
 
 
 def test_each_can_be_built_and_has_the_parameters_that_its_publisher_states():
