@@ -81,18 +81,15 @@ class BertTextEmbedder(BertTask, keras_nlp.models.Task):
         keep_arguments(self, locals())
 
         # === Layers ===
-        layers = [PoolTokens(pooling, name="pool_tokens", dtype="float32")]
-        if embedding_dim is not None:
-            activation, range_ = embedding_activation, backbone.initializer_range
-            layers.append(output_head(embedding_dim, range_, self.heads[0], activation))
-        if normalize:
-            layers.append(keras.layers.UnitNormalization(dtype="float32", name="normalize"))
+        pool = PoolTokens(pooling, name="pool_tokens", dtype="float32")
 
         # === Functional model ===
-        pool, *following = layers
         embeddings = pool(backbone(backbone.input)["sequence_output"], backbone.input["padding_mask"])
-        for layer in following:
-            embeddings = layer(embeddings)
+        if embedding_dim is not None:
+            head = output_head(embedding_dim, backbone.initializer_range, self.heads[0], embedding_activation)
+            embeddings = head(embeddings)
+        if normalize:
+            embeddings = keras.layers.UnitNormalization(dtype="float32", name="normalize")(embeddings)
         super().__init__(inputs=backbone.input, outputs=embeddings, **kwargs)
 
     def encode(self, texts, prompt: str | None = None, **settings) -> np.ndarray:
