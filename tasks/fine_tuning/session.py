@@ -125,10 +125,7 @@ class Session:
         check_steps(settings, train.rows.path, examples.num_examples, "sequences")
         watched = self.inputs.watched and self._encode(self.inputs.watched).examples
         num_steps, num_warmup_steps, interval = plan_steps(settings, examples, watched)
-
-        def build():
-            return task.build_training_model(origin, self.trained)
-
+        build = functools.partial(task.build_training_model, origin, self.trained)
         steps, pooling = (num_steps, num_warmup_steps), examples.pooling
         trainer = build_trainer(settings, build, task.objective(spec), strategy, steps, pooling)
         self.trained = self.trained._replace(model=trainer.model)
@@ -223,14 +220,11 @@ class Session:
         first_step = trainer.restore()
         # XLA compiles each shape anew, so that all batches should have the same.
         is_static = settings.jit_compile or needs_static_shapes(trainer.strategy)
-        make_dataset = functools.partial(
-            make_train_dataset,
-            examples,
-            settings.train_batch_size,
-            settings.random_seed,
-            num_steps=num_steps,
-            length=int(examples.lengths.max()) if is_static else None,
-        )
+        length = int(examples.lengths.max()) if is_static else None
+        size, seed = settings.train_batch_size, settings.random_seed
+
+        def make_dataset(step: int) -> tf.data.Dataset:
+            return make_train_dataset(examples, size, seed, step, num_steps, length)
 
         def evaluate() -> dict[str, float]:
             self._answers.clear()  # Those of earlier weights.
