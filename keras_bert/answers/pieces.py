@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from keras_bert.answers.text_bounds import find_backbone
+from keras_bert.answers.text_bounds import as_one_op, find_backbone
 from keras_bert.encoder.backbone import BertBackbone
 
 # Numbers in the largest array that an encoder layer makes of a piece: 32 MB of float32, of which some five live at a
@@ -44,13 +44,7 @@ def in_pieces(
         return answer(model({name: rows[name] for name in _INPUTS}, training=False), rows)
 
     run_piece = tf.function(answer_piece, input_signature=[specs], autograph=False).get_concrete_function()
-    # The ops of a loop cost time even if it is not entered. Not inlined, they are one op.
-    loop = tf.function(
-        lambda rows: _loop(run_piece, rows, backbone, num_kept),
-        input_signature=[specs],
-        autograph=False,
-        experimental_attributes={"_noinline": True},
-    )
+    loop = as_one_op(lambda rows: _loop(run_piece, rows, backbone, num_kept), specs)
     shape = tf.shape(encoded["padding_mask"])
     fits = shape[0] <= _most_rows(encoded, shape[-1], backbone, num_kept)  # An empty batch fits, too.
     outputs = tf.cond(fits, lambda: run_piece(dict(encoded)), lambda: loop(dict(encoded)))

@@ -6,6 +6,7 @@ Shapes: B batch, S sequence.
 """
 
 import functools
+from collections.abc import Callable
 
 import keras
 import tensorflow as tf
@@ -52,13 +53,8 @@ def bound_texts(texts: tf.Tensor, tokenizer, num_tokens: int) -> tf.Tensor:
         string, shape (B,): the texts or prefixes of them, whose first `num_tokens` tokens are those of the texts, or of
         their first `most_bytes(num_tokens)` bytes.
     """
-    # The ops of a loop cost time even if it is not entered. Not inlined, they are one op until there is a long text.
-    bound = tf.function(
-        functools.partial(_bound_long_texts, tokenizer=tokenizer, num_tokens=num_tokens),
-        input_signature=[tf.TensorSpec([None], tf.string)],
-        autograph=False,
-        experimental_attributes={"_noinline": True},
-    )
+    bound = functools.partial(_bound_long_texts, tokenizer=tokenizer, num_tokens=num_tokens)
+    bound = as_one_op(bound, tf.TensorSpec([None], tf.string))
     is_long = tf.strings.length(texts) > _BYTES_PER_TOKEN * num_tokens
     return tf.cond(tf.reduce_any(is_long), lambda: bound(texts), lambda: texts)
 
@@ -84,6 +80,11 @@ def _bound_long_texts(texts: tf.Tensor, tokenizer, num_tokens: int) -> tf.Tensor
     state = (limit, texts, lengths > limit)
     shapes = (limit.shape, tf.TensorShape([None]), tf.TensorShape([None]))
     return tf.while_loop(lambda limit, bounded, open_rows: tf.reduce_any(open_rows), look, state, shapes)[1]
+
+
+def as_one_op(function: Callable, *signature) -> tf.types.experimental.PolymorphicFunction:
+    """Returns a function that is not inlined: the ops of a loop would cost time even where it is not entered."""
+    return tf.function(function, signature, autograph=False, experimental_attributes={"_noinline": True})
 
 
 def most_bytes(num_tokens: int) -> int:
