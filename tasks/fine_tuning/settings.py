@@ -144,20 +144,15 @@ class FineTuningSettings(TrainingSettings, StartSettings):
         if self.use_tpu:
             object.__setattr__(self, "distribution_strategy", "tpu")
         object.__setattr__(self, "tpu", self.tpu or self.tpu_name)
-        if self.optimizer is None:
-            # Without bias correction some fine-tunings on few rows fail (Zhang et al., arXiv:2006.05987).
-            object.__setattr__(self, "optimizer", "bert-2018" if self.bert_config_file else "adamw")
         is_default = bool(self.train_file) and not self.splits
-        for name in ("do_train", "do_eval"):
-            if getattr(self, name) is None:
-                object.__setattr__(self, name, is_default)
+        # Without bias correction some fine-tunings on few rows fail (Zhang et al., arXiv:2006.05987).
+        optimizer = "bert-2018" if self.bert_config_file else "adamw"
+        self.fill_in(do_train=is_default, do_eval=is_default, optimizer=optimizer)
         names_dev = any(getattr(self, name, None) for name in _DEV_SOURCES)
         if self.do_train and self.do_eval and not self.dev_share and not names_dev:
             object.__setattr__(self, "dev_share", HELD_OUT)
         if self.bert_config_file:
-            for name, value in (("num_train_epochs", DEFAULT_EPOCHS), ("learning_rate", BASE_RATE)):
-                if getattr(self, name) is None:
-                    object.__setattr__(self, name, value)
+            self.fill_in(num_train_epochs=DEFAULT_EPOCHS, learning_rate=BASE_RATE)
         super().__post_init__()
         if self.num_frozen_layers and self.lora_rank:
             raise InputError("--lora_rank leaves the whole encoder as it is: give it without --num_frozen_layers.")
@@ -178,6 +173,12 @@ class FineTuningSettings(TrainingSettings, StartSettings):
                 "A search over rates, batch sizes or seeds, and --early_stopping_patience, run on one machine. Leave "
                 "them out, or give another --distribution_strategy."
             )
+
+    def fill_in(self, **defaults) -> None:
+        """Sets those settings that were left open; for `__post_init__`, before the values are checked."""
+        for name, value in defaults.items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, value)
 
     @property
     def grid(self) -> dict[str, list]:

@@ -62,9 +62,7 @@ class NerSettings(WordSettings, RareLabelSettings):
 
     def __post_init__(self):
         if self.encoder == "frozen":
-            for name, value in FROZEN_DEFAULTS.items():
-                if getattr(self, name) is None:
-                    object.__setattr__(self, name, value)
+            self.fill_in(**FROZEN_DEFAULTS)
         super().__post_init__()
         other = next(encoder for encoder in ENCODERS if encoder != self.encoder)
         for name in OWN[other]:
