@@ -25,7 +25,7 @@ from collections import Counter, defaultdict
 from keras_bert import files
 from keras_bert.errors import InputError
 from keras_bert.tokenization.normalizer import MAX_WORD_LENGTH
-from keras_bert.vocabulary import SPECIAL_TOKENS
+from keras_bert.vocabulary import MAX_PIECE_BYTES, SPECIAL_TOKENS
 from tasks import flags
 from tasks.pretraining.engines import EngineSettings
 from tasks.pretraining.figures import figure_lines
@@ -194,13 +194,14 @@ def _train(
             if -frequency < min_frequency:
                 break
             joined = pieces[pair[0]] + pieces[pair[1]].removeprefix("##")
+            if len(joined.removeprefix("##").encode()) > MAX_PIECE_BYTES:  # No tokenizer takes it.
+                continue
             if joined not in ids:
                 ids[joined] = len(pieces)
                 pieces.append(joined)
                 progress.update()
             for new_pair, new_numbers in _join(pair, ids[joined], set(numbers), words, times, frequencies).items():
-                if frequencies[new_pair] > 0:
-                    heapq.heappush(queue, (-frequencies[new_pair], new_pair, new_numbers))
+                heapq.heappush(queue, (-frequencies[new_pair], new_pair, new_numbers))
     return pieces
 
 
@@ -256,12 +257,11 @@ def _describe(pieces: list[str], counts: dict[str, int], characters: Counter[str
         num_words += count
         num_unknown += count * is_unknown
         num_pieces += 0 if is_unknown else count * len(tokens)
-    known = {piece for piece in pieces if len(piece) == 1}
-    num_known = sum(count for character, count in characters.items() if character in known)
+    num_known = sum(count for character, count in characters.items() if character in ids)
     return {
         "distinct_words": len(counts),
         "vocabulary_size": len(pieces),
-        "single_characters": len(known),
+        "single_characters": sum(1 for piece in pieces if len(piece) == 1),
         "known_character_share": num_known / max(1, characters.total()),
         "tokens_per_word": num_pieces / max(1, num_words - num_unknown),
         "unknown_share": num_unknown / num_words,

@@ -17,7 +17,7 @@ from repository import ROOT, SHARED, needs_data
 from keras_bert.errors import InputError
 from keras_bert.files import list_directory, read_lines, write_lines
 from keras_bert.tokenization.normalizer import split_words
-from keras_bert.vocabulary import SPECIAL_TOKENS
+from keras_bert.vocabulary import SPECIAL_TOKENS, read_vocabulary
 from tasks.pretraining import train_vocab as train_vocab_module
 from tasks.pretraining.train_vocab import VocabularySettings, format_report, train_vocab
 
@@ -257,6 +257,13 @@ def test_tokenizer_takes_the_vocabulary(corpus, tmp_path):
     assert (tokenizer.pad_token_id, tokenizer.mask_token_id) == (0, 4)
     assert tokenizer.unk_token_id not in ids.values.numpy()
     assert ids.values.shape[0] / report["words"] == pytest.approx(report["tokens_per_word"])
+
+
+def test_no_piece_has_more_bytes_than_a_tokenizer_takes(tmp_path):
+    """Thai has no blanks between words, and people laugh at length."""
+    (tmp_path / "text.txt").write_text(f"{'กขค' * 40} {'😂' * 70}\n" * 3, encoding="utf-8")
+    pieces = train(str(tmp_path / "text.txt"), tmp_path)[1]
+    assert read_vocabulary(pieces) == pieces and max(map(len, pieces)) >= 48
 
 
 @pytest.mark.parametrize(
