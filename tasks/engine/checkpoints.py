@@ -8,7 +8,8 @@ import sys
 import tensorflow as tf
 
 from keras_bert.errors import InputError, first_line
-from keras_bert.files import exists, is_directory, list_directory, read_json, remove_path, write_json
+from keras_bert.files import is_directory, list_directory, read_optional_json, remove_path, write_json
+from tasks.engine.time_budget import CLOCK_FILE
 
 
 class Checkpoints:
@@ -90,7 +91,7 @@ def keep_settings(output_dir: str, settings: dict, writes: bool = True) -> None:
     """Records the settings of a training in `training.json`; refuses to resume one that started with other settings.
 
     A checkpoint restores whenever the shapes match. Without this check a changed learning rate would silently take
-    effect halfway through a training.
+    effect halfway through a training. Where other settings begin a training, the time of the earlier one is forgotten.
 
     Args:
         output_dir: the training's directory.
@@ -102,13 +103,14 @@ def keep_settings(output_dir: str, settings: dict, writes: bool = True) -> None:
     """
     path = os.path.join(output_dir, "training.json")
     settings = json.loads(json.dumps(settings))  # As the file has them: lists instead of tuples.
-    resumes = is_directory(os.path.join(output_dir, "checkpoints")) and exists(path)
-    before = read_json(path) if resumes else settings
-    for name, value in settings.items():
-        if before.get(name) != value:
-            raise InputError(
-                f"{output_dir}: holds a training with {name}={before.get(name)!r}. It cannot continue with {value!r}. "
-                "Choose another --output_dir, or remove this one."
-            )
+    before = read_optional_json(path) or settings
+    changed = [name for name, value in settings.items() if before.get(name) != value]
+    if changed and is_directory(os.path.join(output_dir, "checkpoints")):
+        raise InputError(
+            f"{output_dir}: holds a training with {changed[0]}={before.get(changed[0])!r}. It cannot continue with "
+            f"{settings[changed[0]]!r}. Choose another --output_dir, or remove this one."
+        )
+    if writes and changed:
+        remove_path(os.path.join(output_dir, CLOCK_FILE))
     if writes:
         write_json(path, settings)

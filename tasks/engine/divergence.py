@@ -42,11 +42,9 @@ class Divergence:
         if figures.get("loss_scale", 1.0) < 1.0:
             return f"loss scale {figures['loss_scale']:g}, gradients overflow float16"
         if self._spike_factor and len(self._losses) >= WINDOW // 2:
-            loss, median = figures["loss"], statistics.median(self._losses)
-            if loss > self._spike_factor * median:
-                return (
-                    f"loss {loss:g} is over {self._spike_factor:g} times the running median {median:g} (--spike_factor)"
-                )
+            factor, loss, median = self._spike_factor, figures["loss"], statistics.median(self._losses)
+            if loss > factor * median:
+                return f"loss {loss:g} is over {factor:g} times the running median {median:g} (--spike_factor)"
         return None
 
 

@@ -10,6 +10,7 @@ from keras_bert.errors import InputError
 from keras_bert.files import read_optional_json, write_json
 from tasks.engine.schedules import WarmupConstantDecay
 
+CLOCK_FILE = "time_budget.json"
 UNSETTLED = 2**24 - 2  # Steps: more than any run does, and exact in float32.
 _MARGIN = 0.03  # Share of the budget for what follows the last evaluation, and for a machine that becomes slower.
 _KEEP_SECONDS = 2.0  # Between two writings of the file, which may lie in a bucket.

@@ -211,8 +211,7 @@ class Trainer:
 
     def _end(self, report: Reporter, early_stopping: EarlyStopping | None) -> History:
         """Restores the best weights, if early stopping keeps them, and returns the history."""
-        best_step = early_stopping and early_stopping.best_step(report.history)
-        if best_step is not None:
+        if early_stopping and (best_step := early_stopping.best_step(report.history)) is not None:
             self._best.restore(best_step)
         return report.history
 
@@ -311,10 +310,9 @@ class Trainer:
             `loss`, each `<name>_loss` if there are several, and the objective's metrics. Each is the sum divided by the
             sum of weights, without the epsilon; 0.0 if the weights sum to 0.
         """
-        cardinality = int(dataset.cardinality().numpy())
         totals: dict[tuple[str, str], np.ndarray] = {}
         iterator = iter(distribute(self.strategy, dataset))
-        total = cardinality if cardinality >= 0 else None  # Negative if unknown or infinite.
+        total = max(int(dataset.cardinality()), 0) or None  # Negative if unknown or infinite.
         with tqdm(total=total, desc="evaluation", unit="step", mininterval=0.5, leave=False) as bar:
             while True:
                 if self._preemption.requested and self.workers.count == 1:

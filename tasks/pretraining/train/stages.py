@@ -13,7 +13,7 @@ from tasks.engine.build_trainer import build_trainer, prepare_devices
 from tasks.engine.settings import identify, tokenizer_identity
 from tasks.engine.strategy import needs_static_shapes
 from tasks.engine.throughput import Speed, find_peak, pretraining_flops_per_token
-from tasks.engine.time_budget import UNSETTLED, Budget
+from tasks.engine.time_budget import CLOCK_FILE, UNSETTLED, Budget
 from tasks.engine.training import Trainer
 from tasks.engine.workers import Workers
 from tasks.flags import write_flags
@@ -158,7 +158,7 @@ def _budget(trainer: Trainer, settings: PretrainingSettings, started: float) -> 
     if not settings.time_budget_minutes:
         return Budget(settings.num_train_steps)
     return Budget(
-        path=os.path.join(settings.output_dir, "time_budget.json") if trainer.workers.is_chief else None,
+        path=os.path.join(settings.output_dir, CLOCK_FILE) if trainer.workers.is_chief else None,
         seconds=60.0 * settings.time_budget_minutes,
         started=started,
         schedule=trainer.schedule,

@@ -132,6 +132,18 @@ def test_settings_are_compared_as_json(tmp_path):
         keep_settings(str(tmp_path), {"dims": (8,), "none": ()})
 
 
+def test_a_training_with_other_settings_has_time_of_its_own(tmp_path):
+    """As after Ctrl-C before the first checkpoint, and another flag; the same settings continue with what is left."""
+    clock = tmp_path / "time_budget.json"
+    keep_settings(str(tmp_path), {"learning_rate": 1e-3})
+    clock.write_text('{"seconds": 60.0}')
+    keep_settings(str(tmp_path), {"learning_rate": 1e-3})
+    keep_settings(str(tmp_path), {"learning_rate": 1e-4}, writes=False)
+    assert clock.exists()
+    keep_settings(str(tmp_path), {"learning_rate": 1e-4})
+    assert not clock.exists()
+
+
 def test_checkpoint_of_another_model(tmp_path):
     build_trainer(tmp_path).fit(repeated, 1)
     other = build_trainer(tmp_path, optimizer=lambda: keras.optimizers.SGD(0.1))
