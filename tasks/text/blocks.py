@@ -110,7 +110,7 @@ def spool_pipes(paths: list[str], directory: str) -> list[str]:
     for number, path in enumerate(paths):
         if not files.is_remote(path) and os.path.exists(path) and not stat.S_ISREG(os.stat(path).st_mode):
             copy = os.path.join(directory, f"pipe-{number}")
-            with readable(path), open(path, "rb") as source, open(copy, "wb") as target:
+            with readable(path), open(path, "rb") as source, files.atomic_path(copy) as new, open(new, "wb") as target:
                 shutil.copyfileobj(source, target)
             path = copy
         copied.append(path)

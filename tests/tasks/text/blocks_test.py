@@ -93,12 +93,13 @@ def test_the_size_of_blocks_depends_on_text_and_passes():
     assert [block_bytes(10**12, passes) >> 20 for passes in (2, 10, 40)] == [8, 1, 1]
 
 
-def test_a_pipe_is_copied(tmp_path):
+@pytest.mark.parametrize("directory", ["", "ram://spooled"])
+def test_a_pipe_is_copied(tmp_path, directory):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "text").write_text("c\n")
     writer = threading.Thread(target=lambda: (tmp_path / "pipe").write_text("a\n\nb\n"))
     writer.start()
-    paths = spool_pipes([str(tmp_path / "pipe"), str(tmp_path / "text")], str(tmp_path))
+    paths = spool_pipes([str(tmp_path / "pipe"), str(tmp_path / "text")], directory or str(tmp_path))
     writer.join()
     assert split(text_blocks(paths, 100)[0])[0] == [["a"], ["b", "c"]]
     assert paths[1] == str(tmp_path / "text")
