@@ -62,6 +62,8 @@ class Encoded(NamedTuple):
 def read_texts(paths: Sequence[str], bad_rows: BadRows | None) -> Iterator[Row]:
     """Yields the texts of files, one per line; `a ||| b` is a pair, as in google-research/bert's extract_features.py.
 
+    White space at the ends of a line stays, unlike there: the places of tokens count it.
+
     Args:
         paths: the files, UTF-8.
         bad_rows: collects empty lines, which are skipped but count in `index`; None if they were reported before.
@@ -74,10 +76,9 @@ def read_texts(paths: Sequence[str], bad_rows: BadRows | None) -> Iterator[Row]:
         if not is_file(path):  # A pipe would be empty at the second reading.
             raise InputError(f"{path}: expected a regular file, since it is read twice. Save it to one first.")
         for line, text in read_lines(path):
-            text = text.strip()
-            if text:
-                first, separator, second = text.rpartition(" ||| ")
-                yield Row(index, f"{path}:{line}", (first, second) if separator else (text,))
+            if text.strip():
+                first, _, second = text.rpartition(" ||| ")
+                yield Row(index, f"{path}:{line}", (first, second) if first.strip() and second.strip() else (text,))
             elif bad_rows is not None:
                 bad_rows.add(f"{path}:{line}", "the line is empty. Expected a text; remove the line or fill it.")
             index += 1

@@ -32,11 +32,19 @@ def pieces(encoded, row):
 
 
 def test_lines_become_texts_and_pairs_as_google_reads_them(tmp_path):
-    path = write(tmp_path / "a.txt", "  anna left \nanna ||| ben\na ||| b ||| c\nanna|||ben\n")
+    path = write(tmp_path / "a.txt", "anna left\nanna ||| ben\na ||| b ||| c\nanna|||ben\n ||| ben\nanna ||| \n")
     rows = list(data.read_texts([path, path], BadRows()))
-    assert [row.texts for row in rows[:4]] == [("anna left",), ("anna", "ben"), ("a ||| b", "c"), ("anna|||ben",)]
-    assert [row.index for row in rows] == list(range(8))
-    assert rows[5].where == f"{path}:2"
+    assert [row.texts for row in rows[:3]] == [("anna left",), ("anna", "ben"), ("a ||| b", "c")]
+    assert [row.texts for row in rows[3:6]] == [("anna|||ben",), (" ||| ben",), ("anna ||| ",)]
+    assert [row.index for row in rows] == list(range(12))
+    assert rows[7].where == f"{path}:2"
+
+
+def test_offsets_are_places_in_the_line(tokenizer, tmp_path):
+    line = "\u3000\u3000anna left \r"
+    encoded = data.encode_rows(list(data.read_texts([write(tmp_path / "a.txt", line)], BadRows())), tokenizer, 20)
+    spans = zip(*(encoded.columns[name].values.tolist() for name in ("starts", "ends")), strict=True)
+    assert [line[start:end] for start, end in spans] == ["", "anna", "left", ""]
 
 
 def test_an_empty_line_is_refused_or_left_out_but_counts(tmp_path):
