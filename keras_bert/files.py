@@ -7,7 +7,6 @@ branch imports TensorFlow, whose errors become OSErrors, as for a local path.
 import contextlib
 import contextvars
 import errno
-import functools
 import glob
 import io
 import json
@@ -257,8 +256,8 @@ def expand_files(patterns: str | list[str]) -> list[str]:
     """Lists the files that a flag such as `--input_file` names.
 
     Args:
-        patterns: comma-separated string, or list of strings; each a path or a glob pattern. An existing path is
-            used as it is, even if its name has commas, brackets or stars.
+        patterns: comma-separated string, or list of strings; each a path or a glob pattern, which matches no hidden
+            file, in a bucket either. An existing path is used as it is, even if its name has commas, brackets or stars.
 
     Returns:
         Sorted matches, pattern by pattern, in the order of the patterns, each file once.
@@ -267,14 +266,13 @@ def expand_files(patterns: str | list[str]) -> list[str]:
         InputError: a pattern matches no file, or names a directory.
     """
     if isinstance(patterns, str):
-        names = [part.strip() for part in patterns.split(",") if part.strip()]
-        patterns = [patterns] if exists(patterns) else names
+        patterns = [patterns] if exists(patterns) else [part.strip() for part in patterns.split(",") if part.strip()]
     if not patterns:
         raise InputError("No input file was named. Expected a path, a glob pattern, or several with commas between.")
     files: dict[str, None] = {}
     for pattern in patterns:
-        find = functools.partial(_gfile, "glob") if is_remote(pattern) else glob.glob
-        matches = [pattern] if exists(pattern) else sorted(find(pattern))
+        paths = [pattern] if exists(pattern) else _gfile("glob", pattern) if is_remote(pattern) else glob.glob(pattern)
+        matches = sorted(path for path in paths if _is_hidden(path) <= _is_hidden(pattern))
         if not matches:
             raise InputError(f"{pattern}: no such file, and no file matches it as a pattern. Check the path.")
         for path in matches:
@@ -282,6 +280,10 @@ def expand_files(patterns: str | list[str]) -> list[str]:
                 raise InputError(f"{path}: expected a file, found a directory. Name its files, e.g. '{path}/*'.")
             files[path] = None
     return list(files)
+
+
+def _is_hidden(path: str) -> bool:
+    return os.path.basename(path).startswith(".")
 
 
 def expand_file(flag: str, pattern: str) -> str:

@@ -54,8 +54,10 @@ def test_a_file_reads_as_a_local_one(ram, tmp_path):
 
 
 def test_patterns_name_remote_files(ram):
-    paths = [write(f"{ram}/{name}") for name in ("b-1.txt", "b-0.txt", "a[1].txt")]
+    paths = [write(f"{ram}/{name}") for name in ("b-1.txt", "b-0.txt", "a[1].txt", ".b-0.txt")]
     assert files.expand_files(f"{ram}/b*.txt,{paths[2]}") == [paths[1], paths[0], paths[2]]
+    assert files.expand_files(f"{ram}/*b-0.txt") == [paths[1]]  # As on a disk.
+    assert files.expand_files(f"{ram}/.b*") == paths[3:]
     with pytest.raises(InputError, match="expected a file, found a directory"):
         files.expand_files(ram)
     with pytest.raises(InputError, match=f"{ram}/c: no such file, and no file matches"):
