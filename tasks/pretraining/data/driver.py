@@ -14,7 +14,7 @@ from keras_bert import files
 from keras_bert.tokenization.python_tokenizer import PythonBertTokenizer
 from tasks.pretraining.data.corpus import check_documents, tokenize_block
 from tasks.pretraining.data.duplicates import find_duplicates
-from tasks.pretraining.data.publishing import publish
+from tasks.pretraining.data.publishing import REPORT_ENDING, publish
 from tasks.pretraining.data.report import describe_counts
 from tasks.pretraining.data.settings import DataSettings
 from tasks.pretraining.data.workspace import Workspace, fill_workspace
@@ -41,7 +41,7 @@ def create(settings: DataSettings, prefix: str, output_files: list[str]) -> dict
         block_size = block_bytes(sum(map(files.file_size, paths)), settings.dupe_factor)
         workspace = fill_workspace(directory, vocabulary, settings, block_size, len(output_files))
         report = _run(settings, workspace, paths, block_size)
-        report_file = f"{prefix}.report.json"
+        report_file = prefix + REPORT_ENDING
         files.remove_path(report_file)
         publish([workspace.shard_path(shard) for shard in range(len(output_files))], output_files)
         report |= {
@@ -71,8 +71,7 @@ def _run(settings: DataSettings, workspace: Workspace, paths: list[str], block_s
         documents = int(table[:, 4].sum() - table[:, 5].sum())
         check_documents(paths, documents, settings.input_format)
         workspace.save_plan(table[:, [0, 1, 2, 4]])
-        tokens = table[:, 2].tolist()
-        written = run_step(pool, directory, "write", write_block, range(len(table)), tokens, "token")
+        written = run_step(pool, directory, "write", write_block, range(len(table)), table[:, 2].tolist(), "token")
         counts = sum(map(np.array, written))
         for _ in run_step(pool, directory, "join", join_shard, range(num_shards), [1] * num_shards, "file"):
             pass

@@ -97,9 +97,8 @@ class TrainBatches:
                 f"--train_batch_size={self._batch_size} cannot be split among {count} workers. Give a multiple of that."
             )
         size = self._batch_size // count
-        first_row, start = index * size, start_step * self._batch_size
-        first_epoch, skipped = divmod(start, self._num_units)
-        rows = tf.range(first_row, first_row + size, dtype=tf.int64)
+        first_epoch, skipped = divmod(start_step * self._batch_size, self._num_units)
+        rows = tf.range(index * size, (index + 1) * size, dtype=tf.int64)
 
         @tf.autograph.experimental.do_not_convert
         def epoch_units(epoch):

@@ -18,7 +18,7 @@ from tasks.engine.training import Trainer
 from tasks.engine.workers import Workers
 from tasks.flags import write_flags
 from tasks.pretraining.data.masking import MaskingRules
-from tasks.pretraining.data.publishing import check_published
+from tasks.pretraining.data.publishing import REPORT_ENDING, check_published
 from tasks.pretraining.data.shard_index import Records, read_indexes, total
 from tasks.pretraining.train.architecture import model_builder, read_architecture
 from tasks.pretraining.train.batches import TrainBatches, make_eval_dataset
@@ -45,8 +45,8 @@ def run_stages(settings: PretrainingSettings, started: float) -> dict:
 
 def _run(settings: PretrainingSettings, strategy: tf.distribute.Strategy, started: float) -> dict:
     tokenizer = BertTokenizer(settings.vocab_file, lowercase=settings.do_lower_case)
-    train_files = expand_files(settings.input_file)
-    eval_files = expand_files(settings.eval_input_file) if settings.do_eval else []
+    train_files = _find_records(settings.input_file)
+    eval_files = _find_records(settings.eval_input_file) if settings.do_eval else []
     check_published([*train_files, *eval_files])
     objective = PretrainingObjective(settings.use_next_sentence, settings.next_sentence_weight)
     num_steps = (UNSETTLED if settings.time_budget_minutes else settings.num_train_steps, settings.num_warmup_steps)
@@ -95,6 +95,11 @@ def _run(settings: PretrainingSettings, strategy: tf.distribute.Strategy, starte
     return metrics
 
 
+def _find_records(patterns: str | list[str]) -> list[str]:
+    """Lists files of records, without their reports, which `train.tfrecord*` matches too."""
+    return [path for path in expand_files(patterns) if not path.endswith(REPORT_ENDING)]
+
+
 def _write_pages(trainer: Trainer, tokenizer, data: list[Data], metrics: dict, settings: PretrainingSettings) -> None:
     """Writes the model card and the report."""
     report = Report(
@@ -136,12 +141,11 @@ def _read(files: list[str], trainer: Trainer, tokenizer: BertTokenizer, settings
     return total(files, indexes, tokenizer.vocabulary_size())
 
 
-def _guesses(train_records: Records, eval_records: Records, settings: PretrainingSettings) -> dict[str, float]:
+def _guesses(train: Records, held_out: Records, settings: PretrainingSettings) -> dict[str, float]:
     """Returns what always giving the most frequent answer would score."""
-    pairs = {"unigram_accuracy": (train_records.answer_counts, eval_records.answer_counts)}
+    pairs = {"unigram_accuracy": (train.answer_counts, held_out.answer_counts)}
     if settings.use_next_sentence:
-        counts = train_records.next_sentence_counts, eval_records.next_sentence_counts
-        pairs["majority_next_sentence_accuracy"] = counts
+        pairs["majority_next_sentence_accuracy"] = train.next_sentence_counts, held_out.next_sentence_counts
     return {name: most_frequent_accuracy(*counts) for name, counts in pairs.items()}
 
 
