@@ -24,7 +24,7 @@ class QuickstartSettings(Settings):
     preset: str = setting("tiny", "Sizes of the model to pre-train.", choices=tuple(PRESETS))
     time_budget_minutes: float = setting(2.5, "Time for pre-training.", above=0.0)
     rows_per_label: int = setting(100, "Maximum number of sentences per label for fine-tuning.", at_least=1)
-    random_seed: int = setting(12345, "Seed of all random draws.", at_least=0)
+    random_seed: int = setting(12345, "Seed of all random draws.", at_least=0, at_most=2**32 - 1)
 
     def __post_init__(self):
         super().__post_init__()

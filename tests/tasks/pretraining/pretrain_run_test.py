@@ -229,6 +229,7 @@ def test_a_preset_with_weights_is_said_to_start_at_random(data, tmp_path, caplog
             {"dynamic_masking": True, "tpu": "grpc://host:8470", "distribution_strategy": "tpu"},
             "--dynamic_masking draws masks in this process, which needs --tpu=local. Received: --tpu=grpc://host:8470",
         ),
+        ({"random_seed": 2**32}, "--random_seed=4294967296: must be at most 4294967295"),
         ({"adam_lr_ratio": 0.0}, "--adam_lr_ratio=0.0: must be greater than 0.0"),
         (
             {**NO_ARCHITECTURE, "init_checkpoint": "tiny", "initial_attention": "neighbors"},
