@@ -1,6 +1,5 @@
 """The settings of bert-pretrain."""
 
-import dataclasses
 from dataclasses import MISSING
 
 from keras_bert.config import ATTENTIONS, BertConfig
@@ -75,7 +74,7 @@ class PretrainingSettings(TrainingSettings):
     adam_lr_ratio: float = setting(
         1.0, "With --optimizer=muon, the learning rate of all but the matrices, as a share of theirs.", above=0.0
     )
-    num_warmup_steps: int = setting(10000, "Steps over which the learning rate rises.", at_least=0)
+    num_warmup_steps: int | None = setting(None, "Steps of warm-up; default: 10000, by the clock 100.", at_least=0)
     max_eval_steps: int | None = changeable(
         None, "Number of batches of an evaluation; default: all.", at_least=1, subject="evaluation"
     )
@@ -100,6 +99,8 @@ class PretrainingSettings(TrainingSettings):
             raise InputError("Nothing to do. Give --do_train, --do_eval or both.")
         if self.do_eval and not self.eval_input_file:
             raise InputError("--do_eval needs --eval_input_file: records that are not among the training ones.")
+        if self.num_warmup_steps is None:  # Half of an hour may have few steps.
+            object.__setattr__(self, "num_warmup_steps", 100 if self.time_budget_minutes else 10000)
         warmup, steps = self.num_warmup_steps, self.num_train_steps
         if warmup > steps and not self.time_budget_minutes:
             raise InputError(f"--num_warmup_steps must be at most --num_train_steps. Received: {warmup} and {steps}")
@@ -138,5 +139,5 @@ class PretrainingSettings(TrainingSettings):
     @property
     def architecture(self) -> dict:
         """The fields of `BertConfig` that are given, and replace the architecture's own."""
-        names = [field.name for field in dataclasses.fields(BertConfig) if hasattr(self, field.name)]
-        return {name: value for name in names if (value := getattr(self, name)) is not None}
+        values = {name: getattr(self, name, None) for name in BertConfig.__dataclass_fields__}
+        return {name: value for name, value in values.items() if value is not None}

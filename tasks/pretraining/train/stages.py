@@ -228,9 +228,8 @@ def _speed_figures(seconds: float, num_examples: float, records: Records, speed:
         "real_tokens_per_second": round(tokens_per_second),
     }
     if speed is not None:
-        figures["share_of_peak"] = speed.share_of_peak(tokens_per_second)
+        figures |= {"share_of_peak": speed.share_of_peak(tokens_per_second), "peak_source": speed.peak_source}
         figures["peak_tflops"] = round(speed.peak_flops / 1e12, 3)
-        figures["peak_source"] = speed.peak_source
     return figures
 
 
