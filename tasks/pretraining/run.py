@@ -29,8 +29,8 @@ def pretrain(settings: PretrainingSettings) -> dict:
         The content of `metrics.json`; a call that trains nothing keeps an earlier one's figures. With `do_eval` the
         held-out `masked_lm_accuracy`, `masked_lm_loss`, `next_sentence_accuracy`, `next_sentence_loss`, `loss`,
         `perplexity`, and what always giving the most frequent answer of the training records would score,
-        `unigram_accuracy` and `majority_next_sentence_accuracy`. With `do_train` `train_records`, `train_steps` and,
-        if a step was left to do, `train_seconds` (without evaluation), `examples_per_second`,
+        `unigram_accuracy` and `majority_next_sentence_accuracy`. With `do_train` `train_records`, `train_steps`,
+        `train_start` and, if a step was left to do, `train_seconds` (without evaluation), `examples_per_second`,
         `real_tokens_per_second`, `train_command`, `share_of_peak`, `peak_tflops` (of all devices) and `peak_source`.
         With `time_budget_minutes` `num_train_steps`, the number that the clock has settled.
 

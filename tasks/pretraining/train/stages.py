@@ -116,7 +116,7 @@ def _write_pages(trainer: Trainer, tokenizer, data: list[Data], metrics: dict, s
         config=trainer.model.backbone.bert_config,
         num_parameters=trainer.model.count_params(),
         tokenizer=tokenizer_identity(tokenizer),
-        start=(settings.init_checkpoint or "random weights") if settings.do_train else None,
+        start=metrics.get("train_start"),
         data=data,
         metrics=metrics,
         scores=[name for name in _SCORES if name in metrics],
@@ -198,12 +198,12 @@ def _train(
     trainer.fit(make_dataset, budget, description="pre-training", **options)
     last = int(trainer.step.numpy())
     steps, figures = last - before, {"train_records": data.num_records, "train_steps": last}
+    figures["train_start"] = settings.init_checkpoint or "random weights"
     if settings.time_budget_minutes:
         figures["num_train_steps"] = budget.num_steps
     if plan is not None:
-        length = settings.max_seq_length
-        figures["real_token_share"] = data.num_real_tokens / (data.num_records * length)
-        figures["packed_real_token_share"] = data.num_real_tokens / (plan.num_rows * length)
+        share = data.num_real_tokens / (data.num_records * settings.max_seq_length)
+        figures |= {"real_token_share": share, "packed_real_token_share": share * data.num_records / plan.num_rows}
     if steps > 0:
         seconds = time.monotonic() - start - (evaluation.seconds if evaluation else 0.0)
         num_examples = steps * settings.train_batch_size * (data.num_records / plan.num_rows if plan else 1)

@@ -77,7 +77,7 @@ def test_a_finished_run_is_not_trained_again(trained, data):
     output_dir, metrics = trained
     again = run(data, output_dir)
     assert json.loads((output_dir / "metrics.json").read_text()) == again
-    for name in ("peak_source", "train_command"):
+    for name in ("peak_source", "train_command", "train_start"):
         assert again.pop(name) == metrics[name]
     numbers = {name: metrics[name] for name in again}
     assert again == pytest.approx(numbers, rel=1e-6)  # the training's speed among them
@@ -90,6 +90,7 @@ def test_evaluation_alone_restores_the_checkpoint(trained, data, tmp_path):
     for name in ("masked_lm_accuracy", "masked_lm_loss", "next_sentence_accuracy", "majority_next_sentence_accuracy"):
         assert alone[name] == pytest.approx(trained[1][name], rel=1e-6)
     assert alone["train_seconds"] == trained[1]["train_seconds"] and alone["train_steps"] == NUM_STEPS
+    check_card(tmp_path / "out", layers="1 layers of 64 units", start="from random weights")
     written = json.loads((tmp_path / "out" / "flags.json").read_text())
     given = settings(data, tmp_path / "out", **changes)
     assert {name: written[name] for name in given} == given
@@ -147,7 +148,7 @@ def test_a_second_phase_continues_encoder_and_heads_on_longer_sequences(trained,
     # What it starts from may move, but not change.
     os.rename(preset, tmp_path / "b")
     changes |= {"init_checkpoint": str(tmp_path / "b"), "do_eval": False}
-    assert run(data, tmp_path / "out", **changes) == metrics
+    assert run(data, tmp_path / "out", **changes) == {**metrics, "train_start": str(tmp_path / "b")}
     backbone = BertBackbone.from_preset(str(tmp_path / "b"))
     *weights, last = backbone.get_weights()
     backbone.set_weights([*weights, last + 0.1])
