@@ -209,7 +209,7 @@ def _find_fault(rows: list[_Row], width: int, column: int | None) -> tuple[int, 
         if not fields[0].strip():
             return line, "the token is empty. Fill it or remove the row."
         if column is not None and not fields[column].strip():
-            return line, "the tag is empty. Write O for a token outside of all entities."
+            return line, "the tag is empty. Write O for a token outside of all entities, _ for one without a number."
     return None
 
 

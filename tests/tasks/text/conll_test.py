@@ -110,7 +110,7 @@ SOUND = "a\tO\nb\tB-x\n\n"
         ("c\tO\td\n", 4, "expected 2 columns, found 3"),
         ("c\tO\n\tB-x\n", 5, "the token is empty"),
         ("  \tO\n", 4, "the token is empty"),
-        ("c\tO\nd\t\n", 5, "the tag is empty"),
+        ("c\tO\nd\t\n", 5, "the tag is empty. Write O for a token outside of all entities, _ for one without"),
         ("c\tO\nd\tI-x\n", 5, "I-x follows O; expected B-x at an entity's first token"),
         ("c\tB-x\nd\tI-y\n", 5, "I-y follows B-x; expected B-y"),
         ("c\tQ-x\n", 4, "'Q-x' is no tag of iob2"),
