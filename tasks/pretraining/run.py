@@ -26,7 +26,7 @@ def pretrain(settings: PretrainingSettings) -> dict:
     """Trains and evaluates, or one of them; continues from the checkpoints in `output_dir`.
 
     Returns:
-        The content of `metrics.json`; a call that trains nothing keeps an earlier one's figures. With `do_eval` the
+        The content of `metrics.json`; a call that trains nothing keeps the training's figures. With `do_eval` the
         held-out `masked_lm_accuracy`, `masked_lm_loss`, `next_sentence_accuracy`, `next_sentence_loss`, `loss`,
         `perplexity`, and what always giving the most frequent answer of the training records would score,
         `unigram_accuracy` and `majority_next_sentence_accuracy`. With `do_train` `train_records`, `train_steps`,

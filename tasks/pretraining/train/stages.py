@@ -83,8 +83,8 @@ def _run(settings: PretrainingSettings, strategy: tf.distribute.Strategy, starte
                 trainer.model.save_to_preset(temporary)
                 tokenizer.save_to_preset(temporary)
         path = os.path.join(settings.output_dir, "metrics.json")
-        # A call that trained nothing adds to the metrics of an earlier one.
-        if "train_seconds" not in metrics:
+        # A call that trained nothing adds to those of the training. Without one, they may be of another model.
+        if "train_seconds" not in metrics and int(trainer.step.numpy()):
             metrics = {**read_optional_json(path), **metrics}
         write_json(path, metrics)
         data = [Data("train", str(settings.input_file), train_data.num_records)]

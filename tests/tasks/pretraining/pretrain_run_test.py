@@ -103,6 +103,8 @@ def test_a_checkpoint_is_evaluated_as_it_is(trained, data, tmp_path):
     for name in ("masked_lm_accuracy", "masked_lm_loss", "next_sentence_accuracy"):
         assert alone[name] == pytest.approx(trained[1][name], rel=1e-6)
     assert "train_seconds" not in alone and not (tmp_path / "out" / "preset").exists()
+    another = run(data, tmp_path / "out", use_next_sentence=False, max_eval_steps=1, **changes)
+    assert "masked_lm_accuracy" in another and "next_sentence_accuracy" not in another
 
 
 def test_other_settings_do_not_continue_a_run(trained, data):
