@@ -5,6 +5,7 @@ No rename replaces several files at once. While they are moved, a mark in each o
 """
 
 import os
+import re
 from collections.abc import Sequence
 
 from keras_bert import files
@@ -44,11 +45,17 @@ def publish(sources: Sequence[str], output_files: Sequence[str]) -> None:
 
 
 def check_published(paths: Sequence[str]) -> None:
-    """Refuses files of a set that is being replaced, or whose replacement was killed.
+    """Refuses files of a set that is being replaced, or whose replacement was killed, and two sets of one name.
 
     Raises:
-        InputError: a mark lists one of them.
+        InputError: a mark lists one of them, or a second --num_shards left files of the first.
     """
+    sets = {}
+    for path in paths:
+        if shard := re.fullmatch(r"(.+)-\d{5}-of-(\d{5})", path):
+            first = sets.setdefault(shard[1], path)
+            if not first.endswith(f"-of-{shard[2]}"):
+                raise InputError(f"{first}, {path}: files of two sets of one name. Remove those of the older one.")
     paths = {files.absolute(path): path for path in paths}
     for directory in sorted(set(map(os.path.dirname, paths))):
         for mark in (name for name in files.list_directory(directory) if name.endswith(_MARK)):

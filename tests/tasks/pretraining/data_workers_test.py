@@ -344,6 +344,8 @@ def test_no_training_takes_old_and_new_files_for_a_whole(text, tmp_path):
     assert run("-m", "tasks.pretraining.create_data", random_seed=6).returncode == 0
     assert (tmp_path / "out-00001-of-00002").read_bytes() != old[1]
     assert "old and new files" not in (said := train()) and "missing" in said
+    assert run("-m", "tasks.pretraining.create_data", num_shards=3).returncode == 0
+    assert "out-00000-of-00002, " in (said := train()) and "out-00000-of-00003: files of two sets of one name" in said
 
 
 def wait_for(condition, seconds=60):
