@@ -10,6 +10,7 @@ from stub_model import StubModel
 
 NAME = "json_tensor_test.cc"
 FOLDER = "serving"
+EXPLAINED = {"JsontensorTest.DeeplyNestedWellFormed 1": "bert-serve refuses JSON of 1,000 levels (docs/serving.md)."}
 _FORMATS = types.SimpleNamespace(kRow="predictions", kColumnar="outputs")
 
 

@@ -12,6 +12,10 @@ from stub_model import StubModel
 
 NAME = "http_rest_api_tests"
 FOLDER = "serving"
+EXPLAINED = {
+    f"{prefix}HttpRestApiHandlerTest.UnsupportedApiCalls 3": "There, at /v1/models, bert-serve lists the models."
+    for prefix in ("", "TFRT")
+}
 
 # The model of both handlers' tests.
 _CONFIG = """
