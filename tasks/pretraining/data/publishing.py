@@ -12,7 +12,7 @@ from keras_bert import files
 from keras_bert.errors import InputError
 from tasks.pretraining.data.shard_index import index_path
 
-REPORT_ENDING = ".report.json"  # Of the report of a set of files, which begins with the name of its first one.
+REPORT_ENDING = ".report.json"  # Ends the name of a set's report, which begins like the names of its files.
 _MARK = f".{files.INCOMPLETE}"  # What the name of a mark ends with; it begins with the first file of the set.
 
 
