@@ -29,7 +29,7 @@ def checkpoint_of(model, source="the model", labels=None):
         for variable in model.weights
     }
     own = {name: getattr(model, f"masked_lm_{name}", None) for name in ("activation", "layer_norm_epsilon")}
-    settings = {name: value for name, value in own.items() if value is not None}
+    masked_lm = {name: value for name, value in own.items() if value is not None}
     # All of them for an embedder, the first for a classifier.
     names = ("pooling", "normalize", "embedding_activation", "prompts", "default_prompt", "include_prompt")
     task = {name: getattr(model, name) for name in names if hasattr(model, name)}
@@ -38,8 +38,7 @@ def checkpoint_of(model, source="the model", labels=None):
             "class_name": type(model).__name__,
             "sequence_length": getattr(model.preprocessor, "sequence_length", None),
         }
-    heads = {"masked_lm": settings} if settings else {}
-    return Checkpoint("model", source, backbone.bert_config, tensors, labels, heads, {"task": task})
+    return Checkpoint("model", source, backbone.bert_config, tensors, labels, masked_lm, {"task": task})
 
 
 def make(root, *names):

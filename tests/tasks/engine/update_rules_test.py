@@ -3,7 +3,6 @@
 Run as a script (`update_rules_test.py replicas DIRECTORY`) it does what needs a process of its own.
 """
 
-import json
 import os
 import sys
 
@@ -104,22 +103,14 @@ def test_without_layer_decay_all_rates_are_one():
 
 @pytest.mark.slow(keep=["bert-2018"])
 @pytest.mark.parametrize("name", sorted(PROFILES))
-def test_rules_are_listed_and_survive_keras_saving(name, tmp_path):
+def test_rules_are_listed_and_applied(name):
     model = build_toy()
     optimizer = build_optimizer(name, 0.5, 10, layer_decay=0.5)
     optimizer.build(model.trainable_variables)
     assert len(optimizer.rules) == len(EXPECTED)
     assert set(optimizer.rules) == expected_rules(0.01, 0.5)
     assert [rule.path for rule in optimizer.rules] == [variable.path for variable in model.trainable_variables]
-    model.compile(optimizer=optimizer, loss="mse")
-    path = str(tmp_path / "model.keras")
-    model.save(path)
-    loaded = keras.models.load_model(path)
-    assert type(loaded.optimizer) is type(optimizer)
-    assert loaded.optimizer.rules == optimizer.rules
-    config = json.dumps(keras.optimizers.serialize(optimizer), sort_keys=True)
-    assert json.dumps(keras.optimizers.serialize(loaded.optimizer), sort_keys=True) == config
-    assert moved(loaded, loaded.optimizer) == pytest.approx(expected_moves(name), rel=1e-3)
+    assert moved(model, optimizer) == pytest.approx(expected_moves(name), rel=1e-3)
 
 
 def checkpoints(directory, model, optimizer) -> Checkpoints:

@@ -66,9 +66,9 @@ def test_rows_to_predict_contradict_nothing(tmp_path):
 
 
 def test_several_labels_are_compared_in_any_order(read):
-    rows = [("a text", "b a"), ("another text", "b"), ("A text", "a b"), ("another text", "a")]
+    rows = [("a text", "b a"), ("another text", "b"), ("A text", "a b"), ("another text", "a"), ("c", "a")]
     look = read(rows, multi_label=True, label_separator=" ", dev_share=0.25).look
-    assert look.counts["train"] + look.counts["dev"] == {"a": 3, "b": 3}
+    assert look.counts["train"] + look.counts["dev"] == {"a": 4, "b": 3}
     assert look.figures["data_duplicates"] == 1 and look.figures["data_contradictions"] == 1
 
 
