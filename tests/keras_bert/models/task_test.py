@@ -109,7 +109,7 @@ def test_heads_of_every_format_are_found(tmp_path, name, kind):
     formats.modules()[name].write(str(tmp_path / "p"), checkpoint_of(model, labels=labels), vocabulary)
     again = cls.from_preset(str(tmp_path / "p"), **({"num_choices": 3} if kind == "chooser" else {}))
     check(again, inputs, outputs)
-    # Of other formats KerasHub's classifier alone has a place for the length.
+    # KerasHub's classifier has a place for the length; other formats of others have none.
     length = 9 if (name, kind) == ("keras_hub", "classifier") else 24
     assert again.preprocessor.sequence_length == length
     assert again.labels == (labels if name in ("keras_preset", "hugging_face") else None)
