@@ -99,15 +99,7 @@ def readme(export_dir: str, description: Mapping, **values) -> str:
 
 
 def _render(template: str, **values) -> str:
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("export"),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters |= {"python": _literal, "plain": card.plain, "code": card.code}
-    environment.filters["cell"] = lambda text: text.replace("|", "\\|").replace("\n", " ")
-    return environment.get_template(template).render(values)
+    return _ENVIRONMENT.get_template(template).render(values)
 
 
 def _literal(value, indent: str = "") -> str:
@@ -116,3 +108,13 @@ def _literal(value, indent: str = "") -> str:
         return repr(value)
     items = "".join(f"{indent}    {item!r},\n" for item in value)
     return f"[\n{items}{indent}]"
+
+
+_ENVIRONMENT = jinja2.Environment(
+    loader=jinja2.PackageLoader("export"),
+    undefined=jinja2.StrictUndefined,
+    trim_blocks=True,
+    keep_trailing_newline=True,
+)
+_ENVIRONMENT.filters |= {"python": _literal, "plain": card.plain, "code": card.code}
+_ENVIRONMENT.filters["cell"] = lambda text: text.replace("|", "\\|").replace("\n", " ")

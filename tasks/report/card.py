@@ -40,6 +40,7 @@ PIPELINES = {
 }
 _BASELINES = {"masked_lm_accuracy": "unigram_accuracy"}  # Other accuracies have `majority_...`.
 _HEAD = re.compile(r"---\n(?:.*\n)*?---\n")  # Whole lines, since values of the head, and the body, may hold dashes.
+_ENVIRONMENT = formatting.environment(autoescape=False)  # Compiles the template once.
 _NUM_MISTAKES, _LONGEST_PART = 5, 300
 _PACKAGES = ("keras-bert-zoo", "tensorflow", "keras", "tensorflow-text")
 
@@ -111,11 +112,10 @@ def flag_of(name: str, value: Any) -> str:
 
 def write_card(directory: str, card: Card) -> None:
     """Writes the card of a training to its directory."""
-    environment = formatting.environment(autoescape=False)
-    environment.filters["plain"] = plain
-    environment.filters["figure"] = lambda value: f"{value:.4g}" if isinstance(value, int | float) else ""
+    _ENVIRONMENT.filters["plain"] = plain
+    _ENVIRONMENT.filters["figure"] = lambda value: f"{value:.4g}" if isinstance(value, int | float) else ""
     report, evaluations = card.report, (card.report.history or {}).get("evaluations", [])
-    body = environment.get_template("card.md.j2").render(
+    body = _ENVIRONMENT.get_template("card.md.j2").render(
         card=card,
         report=report,
         worst=[_describe(mistake) for mistake in worst_mistakes(report.mistakes, _NUM_MISTAKES)],

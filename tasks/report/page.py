@@ -17,6 +17,7 @@ from tasks.report.figures import Series
 
 NUM_MISTAKES = 20
 MAX_CLASSES = 200  # If there are more, those with the most mistakes are shown. A browser still opens 40,000 cells.
+_ENVIRONMENT = formatting.environment(autoescape=True)  # Compiles the template once.
 _MANY_CLASSES = 4  # With more classes, the most frequent confusions are listed too.
 _MOST_CONFUSED = 10
 _WIDE_NAMES = 8  # Column names are horizontal for at most this many classes, and this many characters in all.
@@ -112,14 +113,13 @@ def write_report(path: str, report: Report) -> None:
     Texts are escaped, so that they may contain anything. Equal reports give equal bytes. The file is replaced
     atomically, so that a failure keeps the earlier one.
     """
-    environment = formatting.environment(autoescape=True)
-    environment.filters |= {
+    _ENVIRONMENT.filters |= {
         "number": formatting.format_cell,
         "setting": formatting.format_setting,
         "tick": formatting.format_tick,
         "g": "{:g}".format,
     }
-    environment.globals |= {
+    _ENVIRONMENT.globals |= {
         "part": formatting.format_part,
         "share": formatting.format_share,
         "mark_words": _mark_words,
@@ -141,7 +141,7 @@ def write_report(path: str, report: Report) -> None:
         "tables": [formatting.format_table(*table) for table in report.tables],
         "settings": report.settings,
     }
-    page = environment.get_template("report.html.j2").render(report=report, sections=sections)
+    page = _ENVIRONMENT.get_template("report.html.j2").render(report=report, sections=sections)
     write_lines(path, [formatting.escape_unprintable(page)])
 
 
