@@ -108,6 +108,10 @@ class PretrainingSettings(TrainingSettings):
             raise InputError(
                 f"--dynamic_masking draws masks in this process, which needs --tpu=local. Received: --tpu={self.tpu}"
             )
+        defaults, masks = type(self).__dataclass_fields__, ("masked_lm_prob", "do_whole_word_mask")
+        idle = [f"--{name}" for name in masks if getattr(self, name) != defaults[name].default]
+        if idle and not self.dynamic_masking:
+            raise InputError(f"{' and '.join(idle)}: the records hold their masks. Add --dynamic_masking to draw some.")
         given = [f"--{name}" for name in ("preset", "bert_config_file", "init_checkpoint") if getattr(self, name)]
         if len(given) != 1:
             raise InputError(

@@ -238,6 +238,10 @@ def test_a_preset_with_weights_is_said_to_start_at_random(data, tmp_path, caplog
             {"dynamic_masking": True, "tpu": "grpc://host:8470", "distribution_strategy": "tpu"},
             "--dynamic_masking draws masks in this process, which needs --tpu=local. Received: --tpu=grpc://host:8470",
         ),
+        (
+            {"masked_lm_prob": 0.2, "do_whole_word_mask": True},
+            "--masked_lm_prob and --do_whole_word_mask: the records hold their masks. Add --dynamic_masking",
+        ),
         ({"random_seed": 2**32}, "--random_seed=4294967296: must be at most 4294967295"),
         ({"adam_lr_ratio": 0.0}, "--adam_lr_ratio=0.0: must be greater than 0.0"),
         (
