@@ -17,6 +17,7 @@ from export.run import ExportSettings
 from keras_bert.errors import InputError
 from keras_bert.files import write_json
 from tasks import flags
+from tasks.classify.settings import ClassifySettings
 from tasks.embed.data import read_table
 from tasks.embed.task import EmbedSettings
 from tasks.quickstart import pipeline
@@ -68,11 +69,12 @@ def unfinished_files(directory):
 
 
 class Commands:
-    """Runs the commands: pre-training for two steps instead of minutes, and the search not at all.
+    """Runs the commands: pre-training for two steps instead of minutes, and the search and the random start not at all.
 
-    Of the search's commands it reads the flags and writes what they would: embed_test.py runs them.
+    It reads the flags of these commands, and writes what they would. Their own tests run them.
     """
 
+    RANDOM = (0.25, 0.5)
     FOUND = ["ships: the sea", "bread: the oven"]
 
     def __call__(self, command, **given):
@@ -84,6 +86,12 @@ class Commands:
                 table = read_table(path, None, None, BadRows("refuse"))
                 assert (table.num_texts, len(table.texts)) == (2, rows)
             write_json(f"{read.output_dir}/metrics.json", {"recall@10": 0.5})
+        elif command == "bert-classify" and not given["load_weights"]:
+            read = self._parse(ClassifySettings, {**given, "load_weights": "false"})
+            assert not read.load_weights and read.num_restarts == len(self.RANDOM)
+            runs = [{"metrics": {"accuracy": accuracy}} for accuracy in self.RANDOM]
+            write_json(f"{read.output_dir}/sweep/sweep.json", {"runs": runs})
+            write_json(f"{read.output_dir}/metrics.json", {"majority_accuracy": 0.5})
         elif "passages" in given:
             self._write_search(self._parse(ExportSettings, given).export_dir)
         else:
@@ -145,17 +153,12 @@ def test_interrupted_then_continued_to_answers(tmp_path, monkeypatch, capfd):
 
 def check_gain(run, metrics, out):
     """The accuracies are those of the seeds of `bert-classify`; the summary has mean and range of their gain."""
-    starts = []
-    for stage, name in (("fine-tuning", "classifier"), ("fine-tuning, random start", "random_classifier")):
-        given = json.loads((run / name / "flags.json").read_text())
-        assert given["load_weights"] == (name == "classifier")
-        runs = [
-            json.loads((run / name / "sweep" / seed_run["name"] / "metrics.json").read_text())
-            for seed_run in json.loads((run / name / "sweep" / "sweep.json").read_text())["runs"]
-        ]
-        starts.append([seed_run["accuracy"] for seed_run in runs])
-        assert metrics[stage]["accuracies"] == starts[-1] and len(runs) == 2
-    gains = [100 * (pretrained - baseline) for pretrained, baseline in zip(*starts, strict=True)]
+    sweep = run / "classifier" / "sweep"
+    names = [seed_run["name"] for seed_run in json.loads((sweep / "sweep.json").read_text())["runs"]]
+    accuracies = [json.loads((sweep / name / "metrics.json").read_text())["accuracy"] for name in names]
+    assert metrics["fine-tuning"]["accuracies"] == accuracies and len(accuracies) == 2
+    assert metrics["fine-tuning, random start"]["accuracies"] == list(Commands.RANDOM)
+    gains = [100 * (pretrained - random) for pretrained, random in zip(accuracies, Commands.RANDOM, strict=True)]
     spread = f"{sum(gains) / 2:+.1f} ({min(gains):+.1f} to {max(gains):+.1f})"
     assert f"What pre-training bought: {spread} points" in out
 
