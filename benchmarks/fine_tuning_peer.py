@@ -71,7 +71,7 @@ def train(problem: Problem, num_steps: int, pad_token_id: int) -> None:
         return step / num_warmup_steps if step < num_warmup_steps else 1 - step / num_steps
 
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, share_of_peak)
-    lengths = np.array([_length(row) for row in problem.train])
+    lengths = np.array([problem.length(row) for row in problem.train])
     batches = train_batches(lengths, FLAGS.train_batch_size, FLAGS.random_seed, 0, num_steps)
     for rows in tqdm(batches[: FLAGS.max_steps], desc="fine-tuning", mininterval=0.5):
         batch = _pad([problem.train[row] for row in rows], pad_token_id)

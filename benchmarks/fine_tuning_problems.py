@@ -22,8 +22,10 @@ IGNORED = -100  # The label that torch's cross entropy leaves out.
 N_BEST = 20
 MAX_ANSWER_TOKENS = 30
 DOC_STRIDE = 128
+MAX_WINDOWS = 16  # A row of sst2_windows has at most so many.
 # Columns of the texts and of the label, and whether the file has a header.
-COLUMNS = {"sst2": ([0], 1, True), "cola": ([3], 1, False), "rte": ([1, 2], 3, True), "stsb": ([0, 1], 2, True)}
+COLUMNS = dict.fromkeys(("sst2", "sst2_weighted", "sst2_windows"), ([0], 1, True))
+COLUMNS |= {"cola": ([3], 1, False), "rte": ([1, 2], 3, True), "stsb": ([0, 1], 2, True)}
 
 
 class Problem(NamedTuple):
@@ -34,31 +36,30 @@ class Problem(NamedTuple):
         train: inputs of each training row, lists by name, labels included.
         dev: inputs of each row to score on, without labels.
         score: takes the model's outputs of every dev row, a list of arrays; returns figures by name.
+        length: tokens of a row, by which rows are sorted: those of its longest sequence, or of all its windows.
     """
 
     model: object
     train: list[dict]
     dev: list[dict]
     score: Callable[[list], dict[str, float]]
+    length: Callable[[dict], int] = lambda row: np.shape(row["input_ids"])[-1]
 
 
 # === Tables ===
 
 
 def table_problem(tokenizer) -> Problem:
-    """SST-2, CoLA, RTE (classes) and STS-B (a score, mean squared error)."""
+    """SST-2, CoLA, RTE (classes) and STS-B (a score, mean squared error); SST-2 with weights, or in windows."""
     from transformers import AutoModelForSequenceClassification
 
     task = FLAGS.task
     model = AutoModelForSequenceClassification.from_pretrained(FLAGS.preset)
     labels = [model.config.id2label[number] for number in range(model.config.num_labels)] if task != "stsb" else None
     rows = {split: _read_table(path, task) for split, path in _files().items()}
-    inputs = {
-        split: [
-            dict(tokenizer(*texts, truncation="longest_first", max_length=FLAGS.max_seq_length)) for texts, _ in part
-        ]
-        for split, part in rows.items()
-    }
+    settings = {"truncation": "longest_first", "max_length": FLAGS.max_seq_length}
+    encode = _windows_of if task == "sst2_windows" else lambda tokenizer, *texts: dict(tokenizer(*texts, **settings))
+    inputs = {split: [encode(tokenizer, *texts) for texts, _ in part] for split, part in rows.items()}
     targets = {
         split: [float(label) if labels is None else labels.index(label) for _, label in part]
         for split, part in rows.items()
@@ -66,7 +67,69 @@ def table_problem(tokenizer) -> Problem:
     for row, label in zip(inputs["train"], targets["train"], strict=True):
         row["labels"] = label
     gold = np.array(targets["dev"])
-    return Problem(model, inputs["train"], inputs["dev"], lambda outputs: _score_table(np.array(outputs), gold))
+    problem = Problem(model, inputs["train"], inputs["dev"], lambda outputs: _score_table(np.array(outputs), gold))
+    if task == "sst2_weighted":
+        return problem._replace(model=_weighted(model, targets["train"]))
+    if task == "sst2_windows":
+        return problem._replace(model=_pooled(model), length=lambda row: np.sum(row["attention_mask"]))
+    return problem
+
+
+def _weighted(model, targets: list[int]):
+    """Weighs the rows in the loss by scikit-learn's balanced weights of their labels."""
+    import torch
+    from sklearn.utils.class_weight import compute_class_weight
+
+    weights = compute_class_weight("balanced", classes=np.unique(targets), y=targets)
+
+    class Weighted(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = model
+            self.loss = torch.nn.CrossEntropyLoss(torch.tensor(weights, dtype=torch.float32))
+
+        def forward(self, labels=None, **inputs):
+            output = self.model(**inputs)
+            if labels is not None:
+                output.loss = self.loss(output.logits, labels)
+            return output
+
+    return Weighted()
+
+
+def _pooled(model):
+    """Answers a row by the mean of the logits of its windows."""
+    import torch
+
+    class Pooled(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = model
+
+        def forward(self, labels=None, **inputs):  # [rows, windows, tokens]
+            is_window = inputs["attention_mask"].any(-1)
+            output = self.model(**{name: values[is_window] for name, values in inputs.items()})
+            output.logits = torch.stack([part.mean(0) for part in output.logits.split(is_window.sum(-1).tolist())])
+            if labels is not None:
+                output.loss = torch.nn.functional.cross_entropy(output.logits, labels)
+            return output
+
+    return Pooled()
+
+
+def _windows_of(tokenizer, text: str) -> dict[str, list[list[int]]]:
+    """Cuts a text into windows that overlap by a quarter, the last of them full; pads them to the longest row's."""
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    room = FLAGS.max_seq_length - 2
+    step, last = room - room // 4, max(len(ids) - room, 0)
+    starts = [min(start, last) for start in range(0, last + step, step)]
+    windows = [[tokenizer.cls_token_id, *ids[start : start + room], tokenizer.sep_token_id] for start in starts]
+    lengths = [len(window) for window in windows] + [0] * (MAX_WINDOWS - len(windows))
+    longest = max(lengths)
+    mask = [[int(place < length) for place in range(longest)] for length in lengths]
+    padded = [window + [tokenizer.pad_token_id] * (longest - len(window)) for window in windows]
+    padded += [[tokenizer.pad_token_id] * longest] * (MAX_WINDOWS - len(windows))
+    return {"input_ids": padded, "attention_mask": mask}
 
 
 def _read_table(path: str, task: str) -> list[tuple[list[str], str]]:
