@@ -2,10 +2,11 @@
 
     .venv/bin/python benchmarks/long_texts.py --output_dir=runs/long_texts
 
-needle: paragraphs of SQuAD, shuffled, with one sentence that decides between two labels. In training it stands behind
-up to 400 tokens, on dev behind 3,000. articles: from which of SQuAD's seven articles is a text that joins paragraphs
-of it to 1,000 to 4,000 tokens? Train and dev have no paragraph in common. cost: seconds and peak memory of a process
-that trains on batches of 8 texts, and of one that asks the exported graph for 8 texts, by their length.
+needle: paragraphs of SQuAD, shuffled, with one sentence that decides between two labels by its verb, which stands
+nowhere else. On dev it stands behind 3,000 tokens, in training too in every tenth text, and behind up to 200 elsewhere.
+articles: from which of SQuAD's seven articles is a text that joins paragraphs of it to 1,000 to 4,000 tokens? Train and
+dev have no paragraph in common. cost: seconds and peak memory of a process that trains on batches of 8 texts, and of
+one that asks the exported graph for 8 texts, by their length.
 
 A cell is a table, a way to read, and a seed (or a length). Each runs in a process of its own, `bert-classify` for the
 tables. The encoder is the lowest layers of MiniLM, so that a processor is enough. Finished cells are lines of
@@ -34,8 +35,7 @@ flags.DEFINE_string("preset", "all_minilm_l6_v2_en", "Encoder whose lowest layer
 flags.DEFINE_integer("num_layers", 1, "How many of them.", lower_bound=1)
 flags.DEFINE_list("parts", ["needle", "articles", "cost"], "What to measure.")
 flags.DEFINE_integer("seeds", 3, "Seeds, the first of which is number 1.", lower_bound=1)
-flags.DEFINE_integer("rows", 96, "Rows of needle; articles has half as many.", lower_bound=14)
-flags.DEFINE_float("epochs", 20.0, "Passes over the rows.", lower_bound=0.0)
+flags.DEFINE_integer("rows", 500, "Training rows of needle.", lower_bound=14)
 flags.DEFINE_list("lengths", ["1000", "2000", "4000", "8000"], "Tokens of a text, for cost.")
 flags.DEFINE_string("only", None, "Runs a single cell, as JSON, and prints it; for the processes of the cells.")
 
@@ -44,8 +44,10 @@ flags.DEFINE_string("only", None, "Runs a single cell, as JSON, and prints it; f
 _SUBJECTS = ("the committee", "the council", "the court", "the board", "the ministry", "the jury")
 _OBJECTS = ("the application", "the proposal", "the appeal", "the plan", "the request", "the petition")
 _VERBS = {"yes": ("approved", "accepted", "granted"), "no": ("rejected", "refused", "denied")}
-# Tokens before the sentence, and behind it. A word of SQuAD has 1.3 tokens.
-_NEEDLE = {"train": ((0, 400), 50), "dev": ((3000, 3000), 200)}
+_LONG, _SHORT, _BEHIND = 3000, 200, 50  # Tokens before the sentence, and behind it. A word of SQuAD has 1.3.
+_SHARE_OF_LONG = 0.1  # In training.
+_EPOCHS = {"needle": 3, "articles": 6}
+_DEV_ROWS, _ARTICLE_ROWS = 96, 35  # Of needle; of articles, for training and for dev.
 _TOKENS_A_WORD = 1.3
 
 
@@ -57,24 +59,26 @@ def _articles() -> dict[str, list[str]]:
 
 def _filler(generator: random.Random, paragraphs: list[str], tokens: float) -> str:
     """Joins paragraphs in random order, cut to about so many tokens."""
+    deciding = {verb for verbs in _VERBS.values() for verb in verbs}
     words = [word for text in generator.sample(paragraphs, len(paragraphs)) for word in text.split()]
+    words = [word for word in words if word.strip(".,;").lower() not in deciding]
     return " ".join(words[: int(tokens / _TOKENS_A_WORD)])
 
 
 def needle_rows(split: str, generator: random.Random) -> list[tuple[str, str]]:
     paragraphs, rows = [text for texts in _articles().values() for text in texts], []
-    for number in range(FLAGS.rows):
+    for number in range(FLAGS.rows if split == "train" else _DEV_ROWS):
         label = ("yes", "no")[number % 2]
         words = (generator.choice(_SUBJECTS), generator.choice(_VERBS[label]), generator.choice(_OBJECTS))
-        bounds, behind = _NEEDLE[split]
-        before, behind = (_filler(generator, paragraphs, tokens) for tokens in (generator.uniform(*bounds), behind))
+        before = _LONG if split == "dev" or generator.random() < _SHARE_OF_LONG else generator.uniform(0, _SHORT)
+        before, behind = (_filler(generator, paragraphs, tokens) for tokens in (before, _BEHIND))
         rows.append((f"{before}. {' '.join(words)}. {behind}", label))
     return rows
 
 
 def article_rows(split: str, generator: random.Random) -> list[tuple[str, str]]:
     articles, rows = _articles(), []
-    for number in range(FLAGS.rows // 2):
+    for number in range(_ARTICLE_ROWS):
         title = sorted(articles)[number % len(articles)]
         paragraphs = articles[title][("train", "dev").index(split) :: 2]
         rows.append((_filler(generator, paragraphs, generator.uniform(1000, 4000)), title))
@@ -115,7 +119,7 @@ def run_table(table: str, long_text: str, seed: int) -> dict:
     output_dir = os.path.join(FLAGS.output_dir, "runs", f"{table}_{long_text}_{seed}")
     command = [sys.executable, "-m", "tasks.classify.run", f"--preset={write_preset()}", f"--output_dir={output_dir}"]
     command += [*write_table(table, seed), f"--long_text={long_text}", f"--random_seed={seed}", "--few_labels=off"]
-    command += [f"--num_train_epochs={FLAGS.epochs}", "--train_batch_size=8", "--learning_rate=5e-4"]
+    command += [f"--num_train_epochs={_EPOCHS[table]}", "--train_batch_size=8", "--learning_rate=5e-4"]
     command += ["--max_seq_length=64"]
     command += ["--text_column=text", "--label_column=label", "--save_checkpoints_steps=100000"]
     subprocess.run(command, cwd=_ROOT, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
