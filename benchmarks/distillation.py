@@ -29,18 +29,26 @@ FLAGS = flags.FLAGS
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _PAIR = ["--text_column=sentence1", "--text_pair_column=sentence2"]
-# Task: module, name of the figure, files to train and to evaluate on, epochs, flags of the rows.
+_RTE = [*_PAIR, "--label_column=label", "--max_seq_length=64"]
+# Task: module, name of the figure, files to train and to evaluate on, epochs of the teacher and of students, flags of
+# the rows.
 TASKS = {
-    "sst2": ("classify", "accuracy", "{work}/sst2_{split}.tsv", 2, ["--text_column=sentence", "--label_column=label"]),
-    "rte": (
+    "sst2": (
         "classify",
         "accuracy",
-        "{data}/rte/{split}.tsv",
-        3,
-        [*_PAIR, "--label_column=label", "--max_seq_length=64"],
+        "{work}/sst2_{split}.tsv",
+        (2, 4),
+        ["--text_column=sentence", "--label_column=label"],
     ),
-    "stsb": ("classify", "pearson", "{work}/stsb_{split}.csv", 2, [*_PAIR, "--label_column=score", "--regression"]),
-    "wnut17": ("ner", "f1", "{data}/wnut17/{split}.conll", 3, []),
+    "rte": ("classify", "accuracy", "{data}/rte/{split}.tsv", (4, 8), _RTE),
+    "stsb": (
+        "classify",
+        "pearson",
+        "{work}/stsb_{split}.csv",
+        (3, 6),
+        [*_PAIR, "--label_column=score", "--regression"],
+    ),
+    "wnut17": ("ner", "f1", "{data}/wnut17/{split}.conll", (4, 10), []),
 }
 _PLAIN = ["--label_weight=1"]
 SIDES = {
@@ -50,7 +58,7 @@ SIDES = {
     "unlabelled": ["--unlabelled_file={work}/sst2_more.tsv"],
 }
 SST2_ROWS = (4000, 6000)  # With labels, and without.
-STSB_ROWS = 2000
+STSB_ROWS = 5749  # All.
 
 flags.DEFINE_string("output_dir", None, "Directory of the runs.", required=True)
 flags.DEFINE_string("data_dir", os.path.join(_ROOT, "..", "shared", "data"), "Directory with sst2, rte, stsb, wnut17.")
@@ -119,7 +127,7 @@ def teacher_of(name: str) -> tuple[str, float]:
     """Returns the directory of a task's teacher, and its score."""
     module, metric, file, epochs, columns = TASKS[name]
     files = [f"--{split}_file=" + file.replace("{split}", split) for split in ("train", "dev")]
-    options = ["--preset={preset}", "--learning_rate=1e-4", f"--num_train_epochs={epochs}"]
+    options = ["--preset={preset}", "--learning_rate=2e-4", f"--num_train_epochs={epochs[0]}"]
     directory = os.path.join(FLAGS.output_dir, name, "teacher")
     return directory, run(module, [*files, *columns, *options], directory)[metric]
 
@@ -130,8 +138,8 @@ def scores_of(name: str, side: str) -> list[float]:
     scores = []
     for seed in FLAGS.seeds:
         directory = os.path.join(FLAGS.output_dir, name, f"{side}_{seed}")
-        options = [f"--teacher={teacher_of(name)[0]}", f"--random_seed={seed}", "--learning_rate=1e-4"]
-        scores.append(run("distill", [*options, f"--num_train_epochs={epochs}", *SIDES[side]], directory)[metric])
+        options = [f"--teacher={teacher_of(name)[0]}", f"--random_seed={seed}", "--learning_rate=2e-4"]
+        scores.append(run("distill", [*options, f"--num_train_epochs={epochs[1]}", *SIDES[side]], directory)[metric])
         print(json.dumps({"task": name, "side": side, "seed": seed, metric: round(scores[-1], 4)}), flush=True)
     return scores
 
