@@ -9,6 +9,7 @@ import reprlib
 import signal
 import sys
 
+import cheap_graphs
 import fuzzing
 import processes
 import pytest
@@ -81,9 +82,8 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(20000, 20, 50)
-    if tensorflow := sys.modules.get("tensorflow"):
-        # A fifth of all time goes into optimizing graphs that run once. Fresh processes, servers and C++ optimize.
-        tensorflow.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    if "tensorflow" in sys.modules:
+        cheap_graphs.begin()
     if tokenizer := sys.modules.get("keras_bert.tokenization.tokenizer"):
         _share_engines(tokenizer)
 

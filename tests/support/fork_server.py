@@ -23,6 +23,8 @@ import sys
 import threading
 import types
 
+import cheap_graphs
+
 PRELOADED = (
     *("tensorflow", "tensorflow_text", "keras", "keras_nlp"),
     *("absl.app", "grpc", "h5py", "numpy.testing", "sklearn.metrics", "tqdm"),
@@ -137,8 +139,8 @@ def _set_up(request: dict, streams: list[int]) -> None:
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["env"])
-    if not request["optimizes"] and (tensorflow := sys.modules.get("tensorflow")):
-        tensorflow.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    if not request["optimizes"] and "tensorflow" in sys.modules:
+        cheap_graphs.begin()
     encoding = locale.getpreferredencoding(False)
     unbuffered = request["unbuffered"] or "PYTHONUNBUFFERED" in os.environ
     sys.stdin = sys.__stdin__ = open(0, encoding=encoding, closefd=False)

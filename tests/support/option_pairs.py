@@ -14,6 +14,7 @@ import sys
 import traceback
 
 import bfloat16
+import cheap_graphs
 import every_task
 import fuzzing
 from allpairspy import AllPairs
@@ -306,7 +307,7 @@ def _run(command: str, flags: list[str], log: pathlib.Path, num_devices: int, di
 
         from tasks.engine import checkpoints
 
-        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})  # As tests/conftest.py.
+        cheap_graphs.begin()  # As tests/conftest.py.
         if num_devices > 1:
             cpu = tf.config.list_physical_devices("CPU")[0]
             tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * num_devices)

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 
+import cheap_graphs
 import keras
 import numpy as np
 import processes
@@ -11,8 +12,7 @@ import tensorflow as tf
 from tasks.engine.optimization import build_optimizer
 from tasks.engine.training import Objective, Trainer
 
-# As tests/conftest.py does: a script and the test that runs it compute the same bits.
-tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+cheap_graphs.begin()  # As tests/conftest.py does: a script and the test that runs it compute the same bits.
 
 VOCABULARY, WIDTH, LENGTH = 11, 6, 4  # of the toy model
 
