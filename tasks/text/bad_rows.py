@@ -65,12 +65,13 @@ class BadRows:
             print(f"skipped: {where}: {reason}", file=sys.stderr)
         if len(new) > 1:
             more = f"{len(new) - _SHOWN} more, " if len(new) > _SHOWN else ""
-            print(f"skipped: {more}{len(new)} in all, which {SKIPPED_FILE} lists at the end.", file=sys.stderr)
+            print(f"skipped: {more}{len(new)} in all.", file=sys.stderr)
 
     def write(self, output_dir: str) -> None:
         """Writes `skipped_rows.tsv` with the columns `where` and `reason`; without bad rows removes an old one."""
         path = os.path.join(output_dir, SKIPPED_FILE)
         if self.rows:
             write_table(path, ["where", "reason"], self.rows)
+            print(f"Skipped rows: {path}", file=sys.stderr)
         else:
             remove_path(path)

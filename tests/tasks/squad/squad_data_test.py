@@ -198,7 +198,7 @@ def test_training_answers_that_cannot_be_found_are_dropped_with_a_count_by_defau
     assert [qa.id for qa in questions] == ["q1"] and len(rows) == 30
     shown = capsys.readouterr().err.splitlines()
     assert shown[0].endswith("question 'bad0': " + rows["dev.json: question 'bad0'"])
-    assert len(shown) == 21 and shown[-1] == "skipped: 10 more, 30 in all, which skipped_rows.tsv lists at the end."
+    assert len(shown) == 21 and shown[-1] == "skipped: 10 more, 30 in all."
     empty = question("empty", answers=[])
     with pytest.raises(InputError, match=r"question 'empty': the question has no answer\. Expected one, or .*true\.$"):
         read(tmp_path, document(*unfound, empty, question()), policy)

@@ -36,6 +36,7 @@ def test_skipped_ones_are_shown_counted_and_written(tmp_path, capsys):
     bad_rows.finish()
     assert capsys.readouterr().err == "skipped: b.csv:1: empty\n" and bad_rows.count == 26
     bad_rows.write(str(tmp_path))
+    assert capsys.readouterr().err == f"Skipped rows: {tmp_path}/skipped_rows.tsv\n"
     lines = (tmp_path / "skipped_rows.tsv").read_text().splitlines()
     assert lines[0] == "where\treason" and len(lines) == 27 and lines[1] == 'a.csv:0\ta "quote", and a tab'
     BadRows("skip").write(str(tmp_path))
