@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import math
 import os
+import tempfile
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -102,7 +103,11 @@ def _metrics(run: StageRun) -> dict:
 
 def _split(run: StageRun, paths: list[str], input_format: str) -> dict:
     """Writes the text to train on and the held-out text, one sentence a line, a blank line between documents."""
-    paths = spool_pipes(paths, run.directory)
+    with tempfile.TemporaryDirectory(dir=run.directory) as pipes:
+        return _split_files(run, spool_pipes(paths, pipes), input_format)
+
+
+def _split_files(run: StageRun, paths: list[str], input_format: str) -> dict:
     num_lines = documents = 0
     for number, _ in _lines(paths, input_format):
         num_lines, documents = num_lines + 1, number + 1

@@ -6,6 +6,7 @@ import random
 import shutil
 import subprocess
 import sys
+import threading
 from collections import Counter
 
 import numpy as np
@@ -300,6 +301,17 @@ def test_a_tenth_of_the_documents_is_held_out(tmp_path):
     assert record["has_documents"] and record["figure"].startswith("25 documents")
     assert held_out == "9 one\n9 two\n\n19 one\n19 two\n"
     assert train.startswith("0 one\n0 two\n\n1 one\n") and train.count("\n\n") == 22
+
+
+def test_a_pipe_is_read_and_its_copy_removed(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    lines = "".join(f"line {number}\n" for number in range(40))
+    writer = threading.Thread(target=lambda: (tmp_path / "pipe").write_text(lines))
+    writer.start()
+    _split(StageRun(str(tmp_path / "run"), {}), [str(tmp_path / "pipe")], "sentences")
+    writer.join()
+    assert sorted(os.listdir(tmp_path / "run")) == ["flags.json", "stages", "text"]
+    assert "line 0\n" in (tmp_path / "run" / "text" / "train.txt").read_text()
 
 
 def test_documents_of_wikitext(tmp_path):
