@@ -112,6 +112,8 @@ class PretrainingSettings(TrainingSettings):
         idle = [f"--{name}" for name in masks if getattr(self, name) != defaults[name].default]
         if idle and not self.dynamic_masking:
             raise InputError(f"{' and '.join(idle)}: the records hold their masks. Add --dynamic_masking to draw some.")
+        if self.adam_lr_ratio != 1.0 and self.optimizer != "muon":
+            raise InputError(f"--adam_lr_ratio is for --optimizer=muon. Received: --optimizer={self.optimizer}")
         given = [f"--{name}" for name in ("preset", "bert_config_file", "init_checkpoint") if getattr(self, name)]
         if len(given) != 1:
             raise InputError(

@@ -243,6 +243,7 @@ def test_a_preset_with_weights_is_said_to_start_at_random(data, tmp_path, caplog
             "--masked_lm_prob and --do_whole_word_mask: the records hold their masks. Add --dynamic_masking",
         ),
         ({"random_seed": 2**32}, "--random_seed=4294967296: must be at most 4294967295"),
+        ({"adam_lr_ratio": 0.5}, "--adam_lr_ratio is for --optimizer=muon. Received: --optimizer=bert-2018"),
         ({"adam_lr_ratio": 0.0}, "--adam_lr_ratio=0.0: must be greater than 0.0"),
         (
             {**NO_ARCHITECTURE, "init_checkpoint": "tiny", "initial_attention": "neighbors"},
