@@ -48,44 +48,48 @@ def as_retrieval(rows):
     return questions, passages, {number: {by_text[passages[number]]} for number in questions}
 
 
-def evaluated(tmp_path, name, *data, change=lambda target: None, **settings):
-    """The figures of sentence-transformers' evaluator on the model that `bert-embed` wrote, after a change of it."""
+def evaluated(model, target, name, *data, change=lambda target: None, **settings):
+    """The figures of sentence-transformers' evaluator on a model that `bert-embed` wrote, after a change of it."""
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer import evaluation
 
-    source, target = str(tmp_path / "run" / "model"), str(tmp_path / "theirs")
-    convert(ConversionSettings(source=source, target=target, to_format="hugging_face"))
+    convert(ConversionSettings(source=str(model), target=str(target), to_format="hugging_face"))
     change(target)
-    return getattr(evaluation, name)(*data, write_csv=False, **settings)(SentenceTransformer(target, device="cpu"))
+    return getattr(evaluation, name)(*data, write_csv=False, **settings)(SentenceTransformer(str(target), device="cpu"))
 
 
-def test_search_is_learned_and_served_anew(tmp_path, preset):
-    files = {
-        "train_file": write_pairs(tmp_path / "train.tsv", 256, 1),
-        "dev_file": write_pairs(tmp_path / "dev.tsv", 64, 2),
-        "test_file": write_pairs(tmp_path / "test.tsv", 5, 3),
-    }
+@pytest.fixture(scope="module", name="searched")
+def _searched(preset, tmp_path_factory):
+    """A run that learned search: its directory and its results."""
+    place = tmp_path_factory.mktemp("search")
+    files = {"train_file": write_pairs(place / "train.tsv", 256, 1), "dev_file": write_pairs(place / "dev.tsv", 64, 2)}
     settings = {"max_seq_length": 16, "train_batch_size": 32, "learning_rate": 3e-3, "gradient_accumulation_steps": 2}
-    run = str(tmp_path / "run")
-    raw = {"dev_file": files["dev_file"], "max_seq_length": 16, "output_dir": str(tmp_path / "raw")}
-    before = run_tasks.embed(preset=preset, do_eval=True, **raw)
-    results = run_tasks.embed(
-        preset=preset, output_dir=run, do_train=True, do_eval=True, num_train_epochs=4, **settings, **files
-    )
+    run = place / "run"
+    shared = {"preset": preset, "output_dir": str(run), "do_train": True, "do_eval": True, "num_train_epochs": 4}
+    return run, run_tasks.embed(**shared, **settings, **files)
+
+
+@pytest.mark.usefixtures("eagerly")
+def test_search_is_learned_and_served_anew(tmp_path, preset, searched):
+    run, results = searched
+    raw = {"dev_file": write_pairs(tmp_path / "dev.tsv", 64, 2), "max_seq_length": 16}
+    before = run_tasks.embed(preset=preset, do_eval=True, output_dir=str(tmp_path / "raw"), **raw)
     assert results["loss"] < 0.5 * before["loss"] and results["ndcg@10"] > 0.95
     assert results["questions"] == results["passages"] == 64
     low, high = results["intervals"]["ndcg@10"]
     assert low <= results["ndcg@10"] <= high
-    expected = evaluated(tmp_path, "InformationRetrievalEvaluator", *as_retrieval(rows_of(64, 2)))
+    data = as_retrieval(rows_of(64, 2))
+    expected = evaluated(run / "model", tmp_path / "theirs", "InformationRetrievalEvaluator", *data)
     for name in ("recall@10", "mrr@10", "ndcg@10"):
         assert results[name] == pytest.approx(expected[f"cosine_{name}"], abs=1e-9)
-    after = run_tasks.embed(output_dir=run, test_file=files["test_file"], do_predict=True)
-    vectors = np.load(tmp_path / "run" / "predictions.npy")
+    test = write_pairs(tmp_path / "test.tsv", 5, 3)
+    after = run_tasks.embed(output_dir=str(run), test_file=test, do_predict=True)
+    vectors = np.load(run / "predictions.npy")
     assert vectors.shape == (5, 2, 32) and after["test_rows"] == 5
-    embedder = keras.saving.load_model(tmp_path / "run" / "model" / "model.keras")
+    embedder = keras.saving.load_model(run / "model" / "model.keras")
     assert type(embedder) is BertTextEmbedder
     texts = [text for row in rows_of(5, 3) for text in row]
-    preprocessor = BertPreprocessor(BertTokenizer.from_preset(str(tmp_path / "run" / "model")), 16)
+    preprocessor = BertPreprocessor(BertTokenizer.from_preset(str(run / "model")), 16)
     np.testing.assert_allclose(embedder(preprocessor(texts)), vectors.reshape(10, 32), atol=1e-5)
 
 
@@ -110,40 +114,41 @@ def test_scores_are_learned(tmp_path, preset):
         loss="cosine_similarity",
         matryoshka_dims=[32, 8],
     )
-    expected = evaluated(tmp_path, "EmbeddingSimilarityEvaluator", *zip(*rows, strict=True))
+    data = zip(*rows, strict=True)
+    expected = evaluated(tmp_path / "run" / "model", tmp_path / "theirs", "EmbeddingSimilarityEvaluator", *data)
     assert results["spearman"] == pytest.approx(expected["spearman_cosine"], abs=1e-3)
     assert results["pearson"] == pytest.approx(expected["pearson_cosine"], abs=1e-6)
     assert results["pearson"] > 0.8 and list(results)[0] == "train_seconds"
     assert json.loads((tmp_path / "run" / "model" / "task.json").read_text())["score_scale"] == 5.0
 
 
-@pytest.fixture(scope="module", name="reranker", params=[1, 2], ids=["score", "two labels"])
-def _reranker(request, tmp_path_factory):
-    """A cross-encoder of random weights, as bert-classify saves it."""
-    directory = str(tmp_path_factory.mktemp("reranker") / "model")
+def write_reranker(directory, num_outputs: int) -> str:
+    """Writes a cross-encoder of random weights, as bert-classify saves it; returns the path."""
     keras.utils.set_random_seed(3)
     backbone = BertBackbone(len(toy_words.VOCABULARY), 1, 2, 16, 32, max_sequence_length=32, initializer_range=0.5)
     preprocessor = BertPreprocessor(BertTokenizer(toy_words.VOCABULARY), 16)
-    model = BertTextClassifier(backbone, request.param, preprocessor, compile=False)
-    save_model(
-        directory, model, preprocessor.tokenizer, {"task": "classification", "sequence_length": 16, "num_texts": 2}
-    )
-    return directory
+    model = BertTextClassifier(backbone, num_outputs, preprocessor, compile=False)
+    settings = {"task": "classification", "sequence_length": 16, "num_texts": 2}
+    save_model(str(directory), model, preprocessor.tokenizer, settings)
+    return str(directory)
 
 
 @pytest.mark.oracle
-def test_a_reranker_is_a_cross_encoder(tmp_path, preset, reranker):
+def test_a_reranker_is_a_cross_encoder(tmp_path, preset):
+    """It has a score, or two labels; the second kind then reranks."""
     from sentence_transformers import CrossEncoder
 
-    convert(
-        ConversionSettings(source=f"{reranker}/model.keras", target=str(tmp_path / "theirs"), to_format="hugging_face")
-    )
-    cross = CrossEncoder(str(tmp_path / "theirs"), device="cpu", max_length=16)
     rows = list(rows_of(24, 5))
     pairs = [(question, passage) for question, _ in rows for _, passage in rows]
-    logits = cross.predict(pairs, activation_fn=torch.nn.Identity()).reshape(len(pairs), -1)
-    scores = logits[:, -1] - (logits[:, 0] if logits.shape[1] == 2 else 0)
-    np.testing.assert_allclose(task.load_scorer(reranker, 32)(pairs), scores, atol=1e-4)
+    for num_outputs in (1, 2):
+        reranker, theirs = (str(tmp_path / f"{whose}{num_outputs}") for whose in ("ours", "theirs"))
+        write_reranker(reranker, num_outputs)
+        convert(ConversionSettings(source=f"{reranker}/model.keras", target=theirs, to_format="hugging_face"))
+        cross = CrossEncoder(theirs, device="cpu", max_length=16)
+        logits = cross.predict(pairs, activation_fn=torch.nn.Identity()).reshape(len(pairs), -1)
+        scores = logits[:, -1] - (logits[:, 0] if num_outputs == 2 else 0)
+        few = slice(None, None if num_outputs == 2 else 48)
+        np.testing.assert_allclose(task.load_scorer(reranker, 32)(pairs[few]), scores[few], atol=1e-4)
     settings = {"dev_file": write_pairs(tmp_path / "dev.tsv", 24, 5), "max_seq_length": 16, "do_eval": True}
     results = run_tasks.embed(
         preset=preset, output_dir=str(tmp_path / "run"), reranker_dir=reranker, rerank_top_k=24, **settings
@@ -180,7 +185,9 @@ def test_a_reranker_of_single_texts_or_of_any_number_of_labels_is_refused(tmp_pa
         task.load_scorer(str(tmp_path / "model"), 32)
 
 
+@pytest.mark.usefixtures("eagerly")
 def test_negatives_are_mined_by_the_start(tmp_path, preset, monkeypatch):
+    monkeypatch.setattr(session.Session, "_fit", lambda *given: 1.0)  # They are mined before it.
     seen = []
     monkeypatch.setattr(retrieval, "mine", lambda *given: seen.append(given) or [[*row, "w1"] for row in given[0]])
     settings = task.EmbedSettings(
@@ -194,8 +201,8 @@ def test_negatives_are_mined_by_the_start(tmp_path, preset, monkeypatch):
         num_negatives=1,
         relative_margin=0.1,
     )
-    session = run_stages(task.Embed(settings))
-    session.task.encode(session.inputs.parts[0], session.trained)  # For the lengths, as in the report of a search.
+    done = run_stages(task.Embed(settings))
+    done.task.encode(done.inputs.parts[0], done.trained)  # For the lengths, as in the report of a search.
     ((texts, vectors, *others),) = seen
     assert others == [1, 0.1] and texts == [list(row) for row in rows_of(16, 1)]
     start = BertTextEmbedder.from_preset(preset)
@@ -254,6 +261,7 @@ def flags_of(files, directory, train, *others):
     return (f"--train_file={files[train]}", f"--preset={files['preset']}", f"--output_dir={directory}", *TINY, *others)
 
 
+@pytest.mark.slow(keep=["float16"])
 @pytest.mark.parametrize(
     "others",
     [
@@ -283,9 +291,17 @@ def test_beginnings_of_embeddings_are_named_as_text(tmp_path, files):
         command(*flags_of(files, tmp_path / "large", "pairs", "--matryoshka_dims=16", "--embedding_dim=8"))
 
 
-def test_a_file_of_single_texts_is_embedded(tmp_path, files):
-    trained = command(*flags_of(files, tmp_path, "single"))
-    assert "matryoshka" not in trained["train_command"]
+@pytest.fixture(scope="module", name="single")
+def _single(files, tmp_path_factory):
+    """A run that learned from single texts: its directory and its results."""
+    directory = tmp_path_factory.mktemp("single")
+    return directory, command(*flags_of(files, directory, "single"))
+
+
+@pytest.mark.usefixtures("eagerly")
+def test_a_file_of_single_texts_is_embedded(tmp_path, files, single):
+    assert "matryoshka" not in single[1]["train_command"]
+    shutil.copytree(single[0], tmp_path, dirs_exist_ok=True)
     results = command(f"--output_dir={tmp_path}", f"--test_file={files['single']}", "--do_predict")
     vectors = np.load(tmp_path / "predictions.npy")
     assert vectors.shape == (16, 1, 32) and results["test_rows"] == 16
@@ -299,24 +315,34 @@ def test_a_file_of_single_texts_is_embedded(tmp_path, files):
         command(f"--output_dir={tmp_path}", f"--test_file={files['single']}", "--do_predict")
 
 
-def test_prompts_stand_before_questions_and_passages(tmp_path, files):
-    def leave_prompts_out(target):
-        path = pathlib.Path(target) / "1_Pooling" / "config.json"
-        path.write_text(json.dumps({**json.loads(path.read_text()), "include_prompt": False}))
+PROMPTS = ("--query_prompt=w1 w2 w3 w4 w5 ", "--passage_prompt=w6 ")
 
-    prompts = ("--query_prompt=w1 w2 w3 w4 w5 ", "--passage_prompt=w6 ")
+
+@pytest.fixture(scope="module", name="prompted")
+def _prompted(files, tmp_path_factory):
+    """A run with prompts: its directory and its results."""
+    directory = tmp_path_factory.mktemp("prompted")
     wanted = ("--do_eval", f"--dev_file={files['pairs']}")
-    ours = [command(*flags_of(files, tmp_path / "run", "pairs", *prompts), *wanted)]
-    ours.append(command(f"--output_dir={tmp_path / 'run'}", *wanted, "--query_prompt="))
-    model = keras.saving.load_model(tmp_path / "run" / "model" / "model.keras")
+    return directory, command(*flags_of(files, directory, "pairs", *PROMPTS), *wanted)
+
+
+def leave_prompts_out(target):
+    path = pathlib.Path(target) / "1_Pooling" / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "include_prompt": False}))
+
+
+@pytest.mark.usefixtures("eagerly")
+def test_prompts_stand_before_questions_and_passages(tmp_path, files, prompted):
+    wanted, run = ("--do_eval", f"--dev_file={files['pairs']}"), shutil.copytree(prompted[0], tmp_path / "run")
+    ours = [prompted[1], command(f"--output_dir={run}", *wanted, "--query_prompt=")]
+    model = keras.saving.load_model(run / "model" / "model.keras")
     assert model.prompts == {"query": "w1 w2 w3 w4 w5 ", "passage": "w6 "}
     data = ("InformationRetrievalEvaluator", *as_retrieval(rows_of(16, 6)))
     names = {"query_prompt_name": "query", "corpus_prompt_name": "passage"}
-    theirs = [evaluated(tmp_path, *data, **names)]
-    shutil.rmtree(tmp_path / "theirs")
-    theirs.append(evaluated(tmp_path, *data, query_prompt="", corpus_prompt_name="passage"))
-    shutil.rmtree(tmp_path / "theirs")
-    theirs.append(evaluated(tmp_path, *data, change=leave_prompts_out, **names))
+    theirs = [evaluated(prompted[0] / "model", tmp_path / "plain", *data, **names)]
+    of_passages = {"query_prompt": "", "corpus_prompt_name": "passage"}
+    theirs.append(evaluated(run / "model", tmp_path / "passages", *data, **of_passages))
+    theirs.append(evaluated(run / "model", tmp_path / "theirs", *data, change=leave_prompts_out, **names))
     preset = f"--preset={tmp_path / 'theirs'}"
     ours.append(command(preset, f"--output_dir={tmp_path / 'again'}", *wanted, "--max_seq_length=8"))
     for results, expected in zip(ours, theirs, strict=True):
@@ -326,9 +352,16 @@ def test_prompts_stand_before_questions_and_passages(tmp_path, files):
     assert len({results["loss"] for results in ours}) == 3
     with pytest.raises(InputError, match="--long_text=mean: the pooling of this model leaves prompts out"):
         command(preset, f"--output_dir={tmp_path / 'windows'}", *wanted, "--long_text=mean")
-    trained = flags_of({**files, "preset": str(tmp_path / "theirs")}, tmp_path / "more", "pairs")
-    assert command(*trained, *wanted)["train_steps"] == 2
-    continued = (f"--train_file={files['pairs']}", f"--init_checkpoint={tmp_path / 'run'}", *TINY)
+
+
+def test_a_training_goes_on_with_prompts_and_one_begins_that_leaves_them_out(tmp_path, files, prompted, monkeypatch):
+    target = str(tmp_path / "theirs")
+    convert(ConversionSettings(source=str(prompted[0] / "model"), target=target, to_format="hugging_face"))
+    leave_prompts_out(target)
+    trained = flags_of({**files, "preset": target}, tmp_path / "more", "pairs")
+    assert command(*trained)["train_steps"] == 2
+    monkeypatch.setattr(session.Session, "_fit", lambda *given: 1.0)
+    continued = (f"--train_file={files['pairs']}", f"--init_checkpoint={prompted[0]}", *TINY)
     command(*continued, f"--output_dir={tmp_path / 'continued'}")
     spec = json.loads((tmp_path / "continued" / "model" / "task.json").read_text())
     assert (spec["query_prompt"], spec["passage_prompt"]) == ("w1 w2 w3 w4 w5 ", "w6 ")
@@ -340,7 +373,7 @@ def test_single_texts_cannot_be_held_out(tmp_path, files, share):
         command(*flags_of(files, tmp_path, "single", share, "--do_eval", f"--dev_file={files['pairs']}"))
 
 
-@pytest.mark.slow(keep=["validation", "search", "pairs"])
+@pytest.mark.slow(keep=["validation", "pairs"])
 @pytest.mark.parametrize(
     "train, metric, others",
     [
@@ -363,6 +396,21 @@ def test_rows_that_are_held_out_say_what_is_watched(tmp_path, files, train, metr
     assert results.get("sweep", {}).get("metric", metric) == metric
 
 
+@pytest.mark.usefixtures("eagerly")
+def test_a_search_chooses_by_what_is_watched(tmp_path, files, monkeypatch):
+    def leave_as_it_is(run, *_):
+        pathlib.Path(run.output_dir, "history.json").write_text('{"training": [], "evaluations": []}')
+        return 1.0
+
+    monkeypatch.setattr(session.Session, "_fit", leave_as_it_is)
+    line = flags_of(files, tmp_path, "scores", "--do_eval", "--dev_share=0.25", "--learning_rate=1e-4,1e-3")
+    results = command(*line)
+    runs = json.loads((tmp_path / "sweep" / "sweep.json").read_text())["runs"]
+    assert results["sweep"]["metric"] == "spearman" and len(runs) == 2
+    assert [run["score"] for run in runs] == pytest.approx([results["spearman"]] * 2)  # Neither was trained.
+
+
+@pytest.mark.usefixtures("eagerly")
 def test_scores_of_a_file_set_the_scale_of_a_model_that_saw_none(tmp_path, files, monkeypatch):
     reports = []
     monkeypatch.setattr(session, "write_report", lambda path, report: reports.append(report))
