@@ -8,7 +8,7 @@ import tensorflow as tf
 from toy_classifier import LABELS, assets, classifier
 from toy_heads import HEADS, backbone, shaken
 
-from export import saved_model
+from export import saved_model, signatures
 from export.heads.base import Head
 from export.heads.classification import Classification
 from export.heads.embeddings import SentenceEmbedding
@@ -68,6 +68,12 @@ def save_graph(head: Head, directory: str) -> str:
     """Writes the graph alone, as `export_head` does before it verifies; returns the directory."""
     saved_model.write_graph(head, saved_model.rebuild_for_serving(head.model), directory)
     return directory
+
+
+def trace_answer(head: Head):
+    """Returns the graph of `serving_default` alone, a function of named texts, where no file is needed."""
+    model = saved_model.rebuild_for_serving(head.model)
+    return signatures.trace(lambda **texts: head.answer_texts(model, texts), head.text_inputs, tf.string)
 
 
 def answers_of(loaded):

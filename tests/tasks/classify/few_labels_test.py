@@ -8,8 +8,8 @@ import pytest
 import tensorflow as tf
 from light_commands import Call, run_calls
 from toy_classifier import ANIMALS, COLUMNS, KINDS, TOOLS, WORDS, toy_rows, write_preset, write_rows, write_tables
+from toy_saved import trace_answer
 
-from export import saved_model
 from export.heads.loading import load_head
 from keras_bert import BertBackbone, BertTextClassifier, BertTokenizer
 from keras_bert.errors import InputError
@@ -77,9 +77,7 @@ def test_frozen_embeddings_are_chosen_and_the_model_is_an_ordinary_one(run, tmp_
     assert again["accuracy"] == results["accuracy"] and again["train_few_labels"] == "frozen"
     assert line in (tmp_path / "run" / "report.html").read_text()
     head = load_head(str(tmp_path / "run" / "model"))
-    served = saved_model.rebuild_for_serving(head.model)
-    graph = tf.function(lambda text: head.answer_texts(served, {"text": text}), autograph=False)
-    outputs = graph.get_concrete_function(tf.TensorSpec([None], tf.string))(tf.constant(texts))
+    outputs = trace_answer(head)(text=tf.constant(texts))
     expected = [answer["probabilities"] for answer in model.answer(list(texts))]
     np.testing.assert_allclose(outputs["probabilities"], expected, atol=1e-5)
 
