@@ -62,6 +62,7 @@ def test_what_the_runs_leave(search):
     assert "accuracy of each combination over its seeds" in page and "accuracy of each run" in page
 
 
+@pytest.mark.usefixtures("eagerly")
 def test_finished_runs_are_kept_and_a_changed_one_is_refused(search, settings, tmp_path, monkeypatch):
     def refuse(*_):
         raise AssertionError("trained again")
