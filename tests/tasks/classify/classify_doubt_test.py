@@ -70,6 +70,7 @@ def test_the_model_keeps_what_lowers_its_loss(run):
     assert f"Temperature {task['temperature']:.3g}" in card and "A label is given from a probability of" in card
 
 
+@pytest.mark.usefixtures("eagerly")
 def test_answers_are_those_of_the_predictions(run, tmp_path):
     directory, _ = run
     rows = [line.split("\t") for line in (directory / "run" / "predictions.tsv").read_text().splitlines()[1:]]
@@ -100,6 +101,7 @@ def test_answers_are_those_of_the_predictions(run, tmp_path):
     assert [label.decode() for label in served["label"].numpy()] == [row[1] for row in rows]
 
 
+@pytest.mark.usefixtures("eagerly")
 @pytest.mark.parametrize("source", ["preset", "init_checkpoint"])
 def test_an_earlier_run_answers_as_it_was_trained(run, source, tmp_path, capsys):
     directory, _ = run
@@ -149,6 +151,7 @@ def test_shown_answers_are_those_of_the_trained_model(several):
             assert row["predicted"] == (answer if share >= kept.thresholds[0] else f"{NO_LABEL} ({answer})")
 
 
+@pytest.mark.usefixtures("eagerly")
 def test_an_evaluation_alone_changes_nothing_but_by_the_flag(run):
     directory, results = run
     task = task_of(directory)
@@ -163,6 +166,7 @@ def test_an_evaluation_alone_changes_nothing_but_by_the_flag(run):
     assert model.answer("cat", thresholds=[0.0, 0.0])["label"] in KINDS
 
 
+@pytest.mark.usefixtures("eagerly")
 def test_models_of_earlier_versions_have_neither(run, tmp_path):
     directory, _ = run
     model = BertTextClassifier.from_preset(directory / "run" / "model")
@@ -191,6 +195,7 @@ def test_what_cannot_be_in_doubt_is_refused(header, rows, flags, said, tmp_path)
         classify(output_dir=str(tmp_path / "run"), train_file=path, precision=0.9, **COLUMNS, **stages)
 
 
+@pytest.mark.usefixtures("eagerly")
 def test_thresholds_need_a_label_for_each():
     model, preprocessor = toy_classifier.classifier(), toy_classifier.assets()
     model.preprocessor = preprocessor
@@ -200,7 +205,10 @@ def test_thresholds_need_a_label_for_each():
         model.answer("cat", temperature=0.0)
 
 
-def test_several_labels_have_a_threshold_each(tmp_path):
+@pytest.fixture(scope="module", name="several")
+def _several(tmp_path_factory):
+    """A run on rows of several labels: its directory, and the settings of an evaluation."""
+    directory = tmp_path_factory.mktemp("several")
     generator = np.random.default_rng(4)
     for split, count in (("train", 64), ("dev", 200)):
         rows = []
@@ -208,20 +216,26 @@ def test_several_labels_have_a_threshold_each(tmp_path):
             chosen = [word for word in ("cat", "saw") if generator.random() < 0.5]
             noisy = [word for word in chosen if generator.random() < 0.8]
             rows.append((", ".join([*chosen, "w1"]), *(int(word in noisy) for word in ("cat", "saw"))))
-        write_rows(tmp_path / f"{split}.csv", [("words", "cat", "saw"), *rows])
-    call = {"output_dir": str(tmp_path / "run"), "text_column": "words", "label_column": "cat,saw"}
-    call |= {"data_dir": str(tmp_path), "do_eval": True}
-    training = {**toy_classifier.TRAINING, "preset": write_preset(tmp_path / "preset"), "load_weights": False}
+        write_rows(directory / f"{split}.csv", [("words", "cat", "saw"), *rows])
+    call = {"output_dir": str(directory / "run"), "text_column": "words", "label_column": "cat,saw"}
+    call |= {"data_dir": str(directory), "do_eval": True}
+    training = {**toy_classifier.TRAINING, "preset": write_preset(directory / "preset"), "load_weights": False}
     classify(**call, **training, do_train=True, precision=0.7)
-    task = json.loads((tmp_path / "run" / "model" / "task.json").read_text())
+    return directory, call
+
+
+@pytest.mark.usefixtures("eagerly")
+def test_several_labels_have_a_threshold_each(several):
+    directory, call = several
+    task = task_of(directory)
     assert len(task["thresholds"]) == 2 and task["temperature"] == 1.0
     results = classify(**call)
     assert results["thresholds"] == task["thresholds"]
     for scores in results["chosen_per_label"].values():
         assert scores["precision"] >= 0.7
-    model = BertTextClassifier.from_preset(tmp_path / "run" / "model")
+    model = BertTextClassifier.from_preset(directory / "run" / "model")
     answer = model.answer("cat, w1")
     shares = zip(model.labels, answer["probabilities"], task["thresholds"], strict=True)
     assert set(answer["labels"]) == {name for name, share, least in shares if share >= least}
     assert model.answer("cat, w1", thresholds=[0.0, 0.0])["num_labels"] == 2
-    assert load_head(str(tmp_path / "run" / "model")).thresholds == task["thresholds"]
+    assert load_head(str(directory / "run" / "model")).thresholds == task["thresholds"]

@@ -251,9 +251,13 @@ def count_answers(monkeypatch) -> list[str]:
     return counted
 
 
-def test_the_last_evaluation_during_training_is_the_final_one_too(preset, tmp_path, monkeypatch):
-    counted = count_answers(monkeypatch)
-    _, session, _ = train(preset, tmp_path, losses=[0.5, 0.25])  # One evaluation takes a third of two epochs' time.
+def test_the_last_evaluation_is_the_final_one_too_and_a_layer_decay_goes_with_a_frozen_encoder(
+    preset, tmp_path, monkeypatch
+):
+    counted, settings = count_answers(monkeypatch), {"num_frozen_layers": 2, "layer_decay": 0.9}
+    # One evaluation takes a third of two epochs' time.
+    _, session, changed = train(preset, tmp_path, losses=[0.5, 0.25], **settings)
+    assert changed and all(path.startswith(("pooled_dense/", "classification/")) for path in changed)
     session.evaluate()
     assert session.results["loss"] == 0.25 and len(counted) == 1
     evaluations = json.loads((tmp_path / "history.json").read_text())["evaluations"]
@@ -296,11 +300,6 @@ def test_frozen_layers_stay_and_early_stopping_keeps_the_best_after_a_stop_too(p
     assert any(path.startswith("transformer_layer_1/") for path in changed)
     session.evaluate()
     assert session.results["loss"] == 0.5 and len(counted) == 3  # The best weights are not the last.
-
-
-def test_a_layer_decay_goes_with_an_encoder_that_is_frozen_as_a_whole(preset, tmp_path):
-    _, _, changed = train(preset, tmp_path, num_frozen_layers=2, layer_decay=0.9)
-    assert changed and all(path.startswith(("pooled_dense/", "classification/")) for path in changed)
 
 
 def test_early_stopping_needs_an_evaluation():
