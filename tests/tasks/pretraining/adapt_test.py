@@ -1,5 +1,7 @@
 """bert-adapt: which tokens it adds, what stays as it was, what comes out, and what it refuses."""
 
+import contextlib
+import io
 import json
 import os
 import random
@@ -34,7 +36,7 @@ INNER = [f"##{letter}" for letter in LETTERS]
 PIECES = [*SPECIAL_TOKENS, *LETTERS, *INNER, ".", "the", "leaf", "of", "photo", "##phyll"]
 WORDS = ["the", "leaf", "of", "photosynthesis", "chlorophyll", "chloroplasts", "stoma", "xylem"]
 OLD_TEXTS = ["The leaf of the leaf.", "of a b"]
-SIZES = {"num_layers": 2, "num_heads": 2, "hidden_dim": 16, "intermediate_dim": 32, "max_sequence_length": 32}
+SIZES = {"num_layers": 1, "num_heads": 2, "hidden_dim": 16, "intermediate_dim": 32, "max_sequence_length": 32}
 FEW = ["--max_seq_length=32", "--num_train_steps=4", "--save_checkpoints_steps=2", "--train_batch_size=8"]
 
 
@@ -217,6 +219,7 @@ def test_rows_that_pad_the_table_go():
     assert np.array_equal(stored.read(), [*table[:3], [1, 2], table[2]])
 
 
+@pytest.mark.usefixtures("eagerly")
 def test_the_preset_is_one_for_every_command(adapted, tmp_path):
     result = str(adapted[1] / "preset")
     model = BertPretrainer.from_preset(result, sequence_length=16)
@@ -225,7 +228,7 @@ def test_the_preset_is_one_for_every_command(adapted, tmp_path):
         assert after.heads == start.heads
         pairs = {path: (stored.read(), start.tensors[path].read()) for path, stored in after.tensors.items()}
         changed = [path for path, pair in pairs.items() if not np.array_equal(*pair)]
-    assert len(changed) > 30 and "next_sentence/kernel" in changed
+    assert len(changed) > 20 and "next_sentence/kernel" in changed
     convert(ConversionSettings(source=result, target=str(tmp_path / "hf"), to_format="hugging_face"))
     texts = ["Photosynthesis of the xylem.", "leafy chlorophylls photo [UNKNOWN]", *OLD_TEXTS]
     theirs = AutoTokenizer.from_pretrained(str(tmp_path / "hf"))(texts, add_special_tokens=False)["input_ids"]
@@ -248,20 +251,32 @@ def test_the_same_command_goes_on(adapted, tmp_path, capsys):
         run(*command, "--num_new_tokens=5")
 
 
-def test_an_embedder_stays_one_and_few_lines_do(tmp_path, capsys):
-    settings = {"pooling": "cls", "embedding_dim": 8, "embedding_activation": "tanh", "prompts": {"query": "the "}}
-    preset = save(BertTextEmbedder, tmp_path / "embedder", **settings)
+OF_EMBEDDER = {"pooling": "cls", "embedding_dim": 8, "embedding_activation": "tanh", "prompts": {"query": "the "}}
+
+
+@pytest.fixture(scope="module")
+def adapted_embedder(tmp_path_factory):
+    """A run with an embedder and few lines: its preset, its directory, its metrics and what it printed."""
+    directory, printed = tmp_path_factory.mktemp("embedder"), io.StringIO()
+    preset = save(BertTextEmbedder, directory / "embedder", **OF_EMBEDDER)
     rng = random.Random(0)
-    (tmp_path / "lines.txt").write_text("\n".join(document(rng, 60)))
-    arguments = [f"--preset={preset}", f"--input_file={tmp_path / 'lines.txt'}", f"--output_dir={tmp_path / 'out'}"]
-    metrics = run(*arguments, *FEW, "--num_new_tokens=4", "--num_train_steps=1")
-    assert "has no masked-LM head: one was made" in capsys.readouterr().out
+    (directory / "lines.txt").write_text("\n".join(document(rng, 60)))
+    arguments = [f"--preset={preset}", f"--input_file={directory / 'lines.txt'}", f"--output_dir={directory / 'out'}"]
+    with contextlib.redirect_stdout(printed):
+        metrics = run(*arguments, *FEW, "--num_new_tokens=4", "--num_train_steps=1")
+    return preset, directory / "out", metrics, printed.getvalue()
+
+
+@pytest.mark.usefixtures("eagerly")
+def test_an_embedder_stays_one_and_few_lines_do(adapted_embedder):
+    preset, output_dir, metrics, printed = adapted_embedder
+    assert "has no masked-LM head: one was made" in printed
     assert metrics["new_tokens"] == 4 and "next_sentence_accuracy" not in metrics
-    before, after = (BertTextEmbedder.from_preset(path) for path in (preset, tmp_path / "out" / "preset"))
-    assert {name: getattr(after, name) for name in settings} == settings
+    before, after = (BertTextEmbedder.from_preset(path) for path in (preset, output_dir / "preset"))
+    assert {name: getattr(after, name) for name in OF_EMBEDDER} == OF_EMBEDDER
     assert np.array_equal(*(model.get_layer("embedding").kernel for model in (before, after)))
     assert after.encode("photosynthesis", prompt="query").shape == (8,)
-    start = BertTextEmbedder.from_preset(tmp_path / "out" / "start")
+    start = BertTextEmbedder.from_preset(output_dir / "start")
     assert np.array_equal(before.encode(OLD_TEXTS), start.encode(OLD_TEXTS))
     assert not np.array_equal(before.encode(OLD_TEXTS), after.encode(OLD_TEXTS))
 
