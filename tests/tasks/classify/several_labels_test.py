@@ -85,6 +85,7 @@ def test_predictions_name_the_labels(run):
     assert [[kind for kind, share in zip(KINDS, row, strict=True) if share >= 0.5] for row in shares] == named
 
 
+@pytest.mark.usefixtures("eagerly")
 def test_the_model_and_its_export_answer_alike(run):
     directory, printed = run
     model = BertTextClassifier.from_preset(directory / "run" / "model")
@@ -103,6 +104,7 @@ def test_the_model_and_its_export_answer_alike(run):
     assert "largest difference from the SavedModel" in printed[-1] and "any number of: animal, tool." in printed[-1]
 
 
+@pytest.mark.usefixtures("eagerly")
 def test_the_model_alone_scores_and_refuses_rows_of_one_label(run, tmp_path):
     dev = write_labelled(tmp_path / "dev.csv", labelled_rows(40, 2))
     line = [f"--dev_file={dev}", "--label_column=topics", "--text_column=text", f"--output_dir={run[0]}/run"]
@@ -263,6 +265,7 @@ def test_rows_are_held_out_in_proportion_to_their_rarest_label(tmp_path):
 
 
 @pytest.mark.oracle
+@pytest.mark.usefixtures("eagerly")
 def test_a_checkpoint_of_transformers_says_that_it_has_several_labels(tmp_path):
     """And the loss that is minimized is its own."""
     torch = pytest.importorskip("torch", reason="torch is not installed")

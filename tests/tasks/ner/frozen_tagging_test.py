@@ -129,6 +129,7 @@ def test_f1_is_that_of_seqeval_on_the_written_file(done):
     assert f1 == pytest.approx(results["f1"], abs=1e-12)
 
 
+@pytest.mark.usefixtures("eagerly")
 def test_features_are_computed_once_and_a_finished_training_stays_as_it_was(place, done, monkeypatch):
     output_dir, results = done
 
@@ -160,6 +161,7 @@ def test_the_saved_model_goes_from_token_ids_to_tags(place, done):
     assert [task["labels"][number] for number in logits[0, :3].argmax(-1)] == ["B-person", "O", "B-place"]
 
 
+@pytest.mark.usefixtures("eagerly")
 def test_the_flag_is_needed_to_apply_the_model(place, done):
     flagless = {"output_dir": str(done[0]), "dev_file": str(place / "dev.conll"), "do_eval": True}
     with pytest.raises(InputError, match="found 'feature_based_tagging'. The train_command in that run's metrics.json"):
@@ -272,6 +274,7 @@ def test_the_learned_weights_are_a_scaled_softmax():
 SIZES = {name: getattr(NerSettings, name) for name in ("combine", "lstm_units", "lstm_layers", "lstm_dropout")}
 
 
+@pytest.mark.usefixtures("eagerly")
 def test_padding_does_not_change_an_answer():
     model = build_tagger(1, 6, 3, **SIZES | {"lstm_units": 4})
     states = np.random.default_rng(0).normal(size=(1, 5, 6)).astype(np.float32)
