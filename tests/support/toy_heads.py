@@ -18,8 +18,8 @@ NUM_LAYERS, HIDDEN_DIM = 2, 16
 def backbone(seed: int = 1, **changes) -> BertBackbone:
     """An encoder with a row in its token table beyond the vocabulary."""
     keras.utils.set_random_seed(seed)
-    sizes = {"num_heads": 2, "intermediate_dim": 32, "max_sequence_length": 48, "hidden_dim": HIDDEN_DIM}
-    return BertBackbone(len(VOCABULARY) + 1, NUM_LAYERS, **{**sizes, **changes})
+    sizes = {"num_layers": NUM_LAYERS, "num_heads": 2, "intermediate_dim": 32, "max_sequence_length": 48}
+    return BertBackbone(len(VOCABULARY) + 1, **{**sizes, "hidden_dim": HIDDEN_DIM, **changes})
 
 
 def shaken(model: keras.Model, seed: int = 1) -> keras.Model:
