@@ -50,7 +50,7 @@ def exported(saved):
 def serve(exported):
     """Gives a server by the name of its model, batched by the model's own parameters, warmed up."""
     settings = ServerSettings(rest_api_port=0, port=0, enable_batching=True, enable_per_model_batching_parameters=True)
-    with contextlib.ExitStack() as servers:
+    with toy_server.quick_sessions(), contextlib.ExitStack() as servers:
 
         @functools.cache
         def server_of(name: str):

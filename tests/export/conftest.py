@@ -11,6 +11,7 @@ from typing import NamedTuple
 import filelock
 import processes
 import pytest
+import toy_server
 from toy_saved import ALL_HEADS, save_graph
 
 from export.heads.base import Head
@@ -37,6 +38,12 @@ def _forked_verification():
 def _true_verification(request, monkeypatch):
     if request.node.get_closest_marker("fresh_process"):
         monkeypatch.setattr(runner, "subprocess", subprocess)
+
+
+@pytest.fixture(name="quick_sessions")
+def _quick_sessions():
+    with toy_server.quick_sessions():
+        yield
 
 
 class Saved(NamedTuple):

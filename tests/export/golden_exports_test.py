@@ -55,7 +55,7 @@ def _check(answers: dict, expected: dict, head: str) -> None:
             assert np.array(answers[name]).tolist() == values, f"{head}: {name}"
 
 
-def test_exported_models_are_served(exports):
+def test_exported_models_are_served(exports, quick_sessions):
     cases = read_cases(exports)
     assert len(cases) >= 10
     models = [ModelSettings(head, str(exports / head / "served")) for head in cases]

@@ -10,12 +10,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from unittest import mock
 
+import fuzzing
 import processes
 import tensorflow as tf
 from repository import ROOT
 
-from export.server import rest_routes, rest_server
+from export.server import rest_routes, rest_server, servable
 from export.server.admission import Admission
 from export.server.assembly import running_server
 from export.server.config_files import ModelSettings
@@ -91,12 +93,30 @@ def running(base_path: str, *, batching=None, name: str = "toy", **settings):
     return running_server([ModelSettings(name, base_path)], settings, batching)
 
 
-def serving(servable, base_path: str):
+@contextlib.contextmanager
+def quick_sessions() -> Iterator[None]:
+    """Lets models that are loaded meanwhile run without TensorFlow's optimizer.
+
+    It takes seconds for each signature, longer than all requests of a test. Without it an error of a graph names
+    functions before its message. Commands, and all tests with `FUZZ=full`, optimize.
+    """
+
+    def without_optimizer(settings):
+        config = make(settings)
+        config.graph_options.rewrite_options.disable_meta_optimizer = not fuzzing.FULL
+        return config
+
+    make = servable._session_config
+    with mock.patch.object(servable, "_session_config", without_optimizer):
+        yield
+
+
+def serving(version, base_path: str):
     """Serves what stands for a loaded version, under the name of a model that is there."""
     metrics = Metrics()
     # An idle connection must not end by itself.
     open_to = ServerSettings(rest_api_port=0, rest_api_timeout_in_ms=300_000)
-    manager = ModelManager(lambda *_: servable, open_to)
+    manager = ModelManager(lambda *_: version, open_to)
     manager.apply([ModelSettings("toy", base_path)])
     admission = Admission(100, 100 * 2**20, metrics)
     rest = rest_server.RestServer(rest_routes.RestRoutes(manager, metrics), admission, open_to)

@@ -54,7 +54,7 @@ def _running(models, **settings):
 
 @pytest.fixture(scope="module", name="server")
 def _server(models):
-    with _running(models) as running:
+    with toy_server.quick_sessions(), _running(models) as running:
         yield running
 
 
