@@ -89,9 +89,9 @@ def _as_text(answers: dict) -> dict:
 def test_model_directories_load(golden):
     cases, num_heads = read_cases(golden), 0
     for name, head in heads(golden):
-        answer = head.functions(rebuild_for_serving(head.model))["serving_default"]
-        inputs = {key: tf.constant(texts) for key, texts in cases[name]["request"].items()}
-        answers = {key: value.numpy() for key, value in answer(**inputs).items()}
+        inputs = {key: tf.constant(cases[name]["request"][key]) for key in head.text_inputs}
+        answer = head.answer_texts(rebuild_for_serving(head.model), inputs)
+        answers = {key: value.numpy() for key, value in answer.items()}
         _check(_as_text(answers), cases[name]["answers"], name)
         num_heads += 1
     assert num_heads == 10
