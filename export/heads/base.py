@@ -119,10 +119,24 @@ class Head(Answers):
             Signature name -> traced function of named tensors. Dimension 0 of every input and output is the batch,
             which may be empty.
         """
-        backbone = text_bounds.find_backbone(model)
 
         def from_texts(**texts):
             return self.answer_texts(model, {name: texts[name] for name in self.text_inputs})
+
+        def from_examples(inputs):
+            features = {name: tf.io.FixedLenFeature(axes, tf.string) for name, axes in self.text_inputs.items()}
+            texts = tf.io.parse_example(inputs, features)
+            return self.answer_examples(texts, answer(**texts))  # Not traced again: it is most of an export's time.
+
+        answer = signatures.trace(from_texts, self.text_inputs, tf.string)
+        traced = {signatures.SERVING_DEFAULT: answer, signatures.TOKEN_IDS: self.function_of_token_ids(model)}
+        if self.example_signature:
+            traced[self.example_signature] = signatures.trace(from_examples, {"inputs": ()}, tf.string)
+        return traced
+
+    def function_of_token_ids(self, model: keras.Model) -> tf.types.experimental.ConcreteFunction:
+        """Traces `token_ids` alone; see `functions`."""
+        backbone = text_bounds.find_backbone(model)
 
         def from_token_ids(token_ids, segment_ids, lengths, **more):
             with tf.control_dependencies(text_bounds.check_token_ids(backbone, token_ids, segment_ids, lengths)):
@@ -131,19 +145,7 @@ class Head(Answers):
             encoded = {"token_ids": token_ids, "segment_ids": segment_ids, "padding_mask": mask}
             return self.answer_token_ids(model, {**encoded, **more})
 
-        def from_examples(inputs):
-            features = {name: tf.io.FixedLenFeature(axes, tf.string) for name, axes in self.text_inputs.items()}
-            texts = tf.io.parse_example(inputs, features)
-            return self.answer_examples(texts, answer(**texts))  # Not traced again: it is most of an export's time.
-
-        answer = signatures.trace(from_texts, self.text_inputs, tf.string)
-        traced = {
-            signatures.SERVING_DEFAULT: answer,
-            signatures.TOKEN_IDS: signatures.trace(from_token_ids, self.token_inputs, tf.int32),
-        }
-        if self.example_signature:
-            traced[self.example_signature] = signatures.trace(from_examples, {"inputs": ()}, tf.string)
-        return traced
+        return signatures.trace(from_token_ids, self.token_inputs, tf.int32)
 
     def answer_examples(self, texts: Mapping, answer: Mapping) -> dict[str, tf.Tensor]:
         """Turns an answer of `serving_default` into the outputs of `example_signature`."""

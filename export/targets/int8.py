@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from export import signatures
 from export.graph.model_copies import rebuild_for_serving
 from export.graph.onnx_encoder import dense_products
 from export.graph.onnx_session import OnnxEncoder
@@ -110,7 +109,7 @@ class Trial:
         self.weights = {name: weight.numpy() for name, weight in weights.items()}
         self.products = dense_products(backbone.num_layers)
         backbone.encode_by(lambda *ids: self.encode(*ids))
-        self._answer = head.functions(self.model)[signatures.TOKEN_IDS]
+        self._answer = head.function_of_token_ids(self.model)
         self.encode = self.encoder()
 
     def encoder(self, int8: Collection[str] = ()) -> OnnxEncoder:

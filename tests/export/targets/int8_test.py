@@ -49,7 +49,7 @@ def _few_rounds(monkeypatch):
     monkeypatch.setattr(int8, "_MOST_BATCHES", 2)
 
 
-def test_all_products_are_served_as_they_were_measured(head, tmp_path):
+def test_all_products_are_served_as_they_were_measured(head, tmp_path, quick_sessions):
     decision = int8.decide(head, None, 10.0)
     assert len(decision.products) == decision.num_products == 8
     assert decision.cost.num_texts == 32 and 0 < decision.cost.largest < 0.1
