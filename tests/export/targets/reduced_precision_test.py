@@ -1,6 +1,7 @@
 """bfloat16: half the size, verified against a Keras model, measured beside float32."""
 
 import collections
+import functools
 import os
 
 import numpy as np
@@ -25,9 +26,8 @@ from keras_bert.models import BertTextClassifier
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory) -> tuple[Head, str]:
-    model = BertTextClassifier(
-        backbone(hidden_dim=64, intermediate_dim=128, initializer_range=0.1), len(LABELS), compile=False
-    )
+    sizes = {"num_layers": 1, "hidden_dim": 64, "intermediate_dim": 128, "initializer_range": 0.1}
+    model = BertTextClassifier(backbone(**sizes), len(LABELS), compile=False)
     head = Classification(model, BertPreprocessor(BertTokenizer(VOCABULARY), 32), LABELS)
     return head, save_graph(head, str(tmp_path_factory.mktemp("bfloat16") / "model" / "7"))
 
@@ -42,7 +42,9 @@ def test_the_verdict_follows_the_figures():
 
 
 @needs_bfloat16
-def test_bfloat16_is_half_verified_and_measured(small):
+def test_bfloat16_is_half_verified_and_measured(small, monkeypatch):
+    monkeypatch.setattr(real_text, "_ROUNDS", 1)
+    monkeypatch.setattr(real_text, "saved_model_runner", functools.cache(real_text.saved_model_runner))
     head, version_directory = small
     base = os.path.dirname(version_directory)
     lines = targets.write(["bfloat16"], head, base, version_directory)

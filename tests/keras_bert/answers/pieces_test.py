@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+import toy_heads
 import toy_saved
 from toy_heads import backbone, shaken
 
@@ -15,7 +16,7 @@ LENGTHS = np.array([5, 20, 1, 9, 3, 20, 7])
 
 @pytest.fixture(name="served", scope="module")
 def _served():
-    return rebuild_for_serving(shaken(backbone()))
+    return rebuild_for_serving(shaken(backbone(num_layers=1)))
 
 
 def rows(count: int = len(LENGTHS)) -> dict[str, tf.Tensor]:
@@ -74,8 +75,9 @@ def test_rows_of_similar_length_share_a_piece(served, monkeypatch):
 @pytest.mark.parametrize("name", toy_saved.ALL_HEADS)
 def test_every_head_answers_in_pieces_as_for_one_row_at_a_time(name, monkeypatch):
     """One row is a piece; so the same graph answers by a loop, and without."""
-    head = toy_saved.ALL_HEADS[name]()
+    monkeypatch.setattr(toy_heads, "NUM_LAYERS", 1)
     monkeypatch.setattr(pieces, "MOST_NUMBERS", 1)
+    head = toy_saved.ALL_HEADS[name]()
     functions = head.functions(rebuild_for_serving(head.model))
     texts = {column: values[:6] for column, values in head.probe_texts().items()}
     for signature, inputs in head.requests(texts, head.encode(texts)).items():
@@ -98,7 +100,8 @@ def as_tensor(values: np.ndarray) -> tf.Tensor:
 
 def test_a_graph_with_pieces_is_loaded_in_a_fresh_process(tmp_path, monkeypatch):
     monkeypatch.setattr(pieces, "MOST_NUMBERS", 1)
-    head = toy_saved.ALL_HEADS["classification"]()
+    monkeypatch.setattr(toy_heads, "NUM_LAYERS", 1)
+    head = toy_saved.ALL_HEADS["embeddings without pooler"]()
     directory = toy_saved.save_graph(head, str(tmp_path))
     report = verify.verify(directory, head.probes(head.model), verify.stored_weight_bytes(directory))
     assert report.largest_difference < 1e-5
