@@ -122,8 +122,8 @@ def test_each_can_be_built_and_has_the_parameters_that_its_publisher_states():
 
     for preset in list_presets():
         # All layers are alike: the first and the second tell of the others.
-        one, two = (count(dataclasses.replace(preset.config, num_layers=number)) for number in (1, 2))
-        counted = one + (preset.config.num_layers - 1) * (two - one)
+        single, double = (count(dataclasses.replace(preset.config, num_layers=number)) for number in (1, 2))
+        counted = single + (preset.config.num_layers - 1) * (double - single)
         assert counted == stated[preset.name], preset.name
     with weights_follow():
         backbone = BertBackbone.from_preset("mini", load_weights=False)
