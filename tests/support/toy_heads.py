@@ -50,7 +50,9 @@ HEADS = {
         LABELS,
         thresholds=[0.5, 0.3, 0.8],
     ),
-    "regression of pairs": lambda: Regression(shaken(BertTextClassifier(backbone(), 1, compile=False)), assets(), 2),
+    "regression of pairs": lambda: Regression(
+        shaken(BertTextClassifier(backbone(), 1, pooling="mean", compile=False)), assets(), 2
+    ),
     "multiple_choice": lambda: MultipleChoice(
         shaken(BertMultipleChoice(backbone(), NUM_CHOICES, compile=False)), assets()
     ),
