@@ -167,11 +167,11 @@ def test_only_what_is_served_has_the_class():
         np.testing.assert_array_equal(mine, theirs)
 
 
-POOLED_HEADS = {"classification", "classification of pairs", "multi_label_classification"}
-POOLED_HEADS |= {"regression of pairs", "multiple_choice"}
+POOLED_HEADS = {"classification", "classification in windows", "classification of pairs"}
+POOLED_HEADS |= {"multi_label_classification", "multiple_choice"}
 
 
-@pytest.mark.slow(keep=["regression of pairs", "token_regression"])
+@pytest.mark.slow(keep=["multiple_choice", "regression of pairs", "token_regression"])
 @pytest.mark.parametrize("name", ALL_HEADS)
 def test_heads_of_the_pooled_output_compute_no_more_than_it_takes(name):
     """And all heads compute real tokens only."""
