@@ -1,4 +1,4 @@
-# make test         installs everything into .venv, then lints and tests, in ten minutes on two cores
+# make test         installs everything into .venv, then lints and tests, in a quarter of an hour on two cores
 # make test-all     the same with the slow tests and all of the fuzzing (docs/testing.md)
 # make soak         serves under mixed load for an hour (MINUTES=60), and fails if memory grows or an answer is wrong
 # make oracle SUITES=path   runs others' tests on this project (docs/testing.md)
