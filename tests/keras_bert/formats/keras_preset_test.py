@@ -169,7 +169,8 @@ def test_missing_heads_stay_random_with_one_warning(tmp_path, caplog):
         model = BertPretrainer.from_preset(str(tmp_path / "b"))
     about_heads = [record.message for record in caplog.records if "masked_lm" in record.message]
     assert len(about_heads) == 1 and "next_sentence/kernel" in about_heads[0]
-    assert 0.01 < model.get_layer("next_sentence").kernel.numpy().std() < 0.03
+    kernel = model.get_layer("next_sentence").kernel.numpy()
+    assert kernel.all() and np.abs(kernel).max() < 0.0401  # A normal of 0.02, cut off at 0.04.
     without = BertPretrainer.from_preset(str(tmp_path / "b"), load_weights=False, dtype="bfloat16")
     assert without.backbone.dtype_policy.name == "bfloat16"
 
