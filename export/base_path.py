@@ -4,12 +4,11 @@ Imports no TensorFlow, since commands check paths and names before they load any
 """
 
 import os
-import platform
 import re
 import urllib.parse
 
 from keras_bert.errors import InputError
-from keras_bert.files import is_alive, is_directory, is_file, list_directory, remove_path
+from keras_bert.files import is_directory, is_file, list_directory
 
 MAX_VERSION = 2**63 - 1  # TensorFlow Serving reads a version into an int64.
 
@@ -75,23 +74,3 @@ def existing_versions(model_base_path: str) -> list[tuple[int, str]]:
             f"{os.path.join(model_base_path, '1')}; run bert-export first."
         )
     return versions
-
-
-# === Versions in the making ===
-
-
-def partial_path(directory: str) -> str:
-    """Returns the directory in which this process builds a version before the version gets its number.
-
-    Removes what killed exports on this machine left; the directory of a running export stays.
-    """
-    # Not a number, so TensorFlow Serving does not take it for a version. The machine's name is part of it because
-    # nothing here can tell whether a process of another machine on a shared file system still runs.
-    machine = re.sub(r"[^\w-]", "-", platform.node())
-    prefix = f".partial-{machine}-"
-    for name in list_directory(directory):
-        process = name.removeprefix(prefix)
-        # In a container the next process often has the number of the killed one.
-        if process != name and process.isdecimal() and (int(process) == os.getpid() or not is_alive(int(process))):
-            remove_path(os.path.join(directory, name))
-    return os.path.join(directory, f"{prefix}{os.getpid()}")

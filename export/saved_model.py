@@ -8,14 +8,14 @@ import numpy as np
 import tensorflow as tf
 
 from export import companion_files
-from export.base_path import ENCODERS_FILE, INT8_FILE, MAX_VERSION, numbered_versions, partial_path
+from export.base_path import ENCODERS_FILE, INT8_FILE, MAX_VERSION, numbered_versions
 from export.graph.model_copies import is_float32, rebuild, rebuild_for_serving
 from export.heads.base import Head
 from export.heads.loading import HEADS
 from export.verification import verify
 from keras_bert.answers.text_bounds import find_backbone
 from keras_bert.errors import InputError
-from keras_bert.files import absolute, atomic_path, is_remote, make_directory, read_json, remove_path, write_json
+from keras_bert.files import absolute, atomic_path, check_writable, is_remote, read_json, temporary_path, write_json
 from keras_bert.tokenization.preprocessor import BertPreprocessor
 
 _REPORT_FILE = os.path.join("assets.extra", "verification.json")
@@ -83,26 +83,18 @@ def export_head(
     if version is not None and not 0 <= version <= MAX_VERSION:
         raise ValueError(f"`version` must not be negative, and fit an int64. Received: version={version}")
     directory = absolute(directory)
+    check_writable(directory)
+    _check_version_is_free(directory, version)
     if is_remote(directory):
         return _export_remotely(head, directory, version, with_cc, int8)
-    try:
-        os.makedirs(directory, exist_ok=True)
-        temporary = partial_path(directory)
-        _check_version_is_free(directory, version)
+    with temporary_path(os.path.join(directory, "version")) as temporary:
         os.mkdir(temporary)
-    except OSError as error:
-        raise InputError(f"{directory}: cannot be created ({error.strerror}). Choose another --export_dir.") from error
-    try:
         _write(head, temporary, with_cc, int8)
         return _publish(temporary, directory, version)
-    finally:
-        remove_path(temporary)
 
 
 def _export_remotely(head: Head, directory: str, version: int | None, with_cc: str, int8: Mapping | None) -> str:
     """Builds and verifies a version on this machine, then uploads it, the graph last."""
-    make_directory(directory)
-    _check_version_is_free(directory, version)
     version = next_version(directory) if version is None else version
     with atomic_path(os.path.join(directory, str(version))) as temporary:
         os.mkdir(temporary)

@@ -11,6 +11,7 @@ import glob
 import io
 import json
 import os
+import platform
 import re
 import shutil
 import tempfile
@@ -25,6 +26,9 @@ MOST_TEXT = 16 * 2**20
 # Marks a remote directory that is being filled: in a bucket, no rename makes a directory appear at once. Directories
 # without the mark count as complete, so that those which other programs copied into a bucket can be read.
 INCOMPLETE = "INCOMPLETE"
+# Part of the names of unfinished files, since nothing tells whether a process of another machine, on a disk that both
+# share, still runs.
+_MACHINE = re.sub(r"[^\w-]", "-", platform.node())
 _SMALL = (".json", ".txt", ".yaml")  # Endings of files that may belong to a checkpoint and lie beside it.
 _BUFFER = 2**20
 # The state of `keep_copies`: the stack that removes the directories; URL -> (states of the files when copied, copy).
@@ -401,11 +405,22 @@ def atomic_path(path: str) -> Iterator[str]:
             yield temporary
             _upload(temporary, path)
         return
-    _remove_leftovers(path)
-    temporary = os.path.join(parent, f".{os.path.basename(path)}.partial-{os.getpid()}")
-    try:
+    with temporary_path(path) as temporary:
         yield temporary
         _replace(temporary, path)
+
+
+@contextlib.contextmanager
+def temporary_path(path: str) -> Iterator[str]:
+    """Gives a hidden path beside a local one, and removes what is still there at the end.
+
+    What killed processes of this machine left is removed at the start.
+    """
+    _remove_leftovers(path)
+    parent, name = os.path.split(path)
+    temporary = os.path.join(parent, f".{name}.partial-{_MACHINE}-{os.getpid()}")
+    try:
+        yield temporary
     finally:
         remove_path(temporary)
 
@@ -464,7 +479,7 @@ def _settle(retired: str, path: str) -> None:
 def _remove_leftovers(path: str) -> None:
     parent, name = os.path.split(path)
     for entry in sorted(os.listdir(parent)):
-        match = re.fullmatch(rf"{re.escape(f'.{name}.partial-')}(\d+)(-old)?", entry)
+        match = re.fullmatch(rf"{re.escape(f'.{name}.partial-{_MACHINE}-')}(\d+)(-old)?", entry)
         # In a container the next process often has the number of the killed one.
         if match and (int(match[1]) == os.getpid() or not is_alive(int(match[1]))):
             if match[2]:

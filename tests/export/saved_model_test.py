@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -271,8 +272,8 @@ def test_no_version_after_the_last(tmp_path, quick):
 def test_what_killed_exports_left_is_removed(tmp_path, quick):
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    here = f".partial-{platform.node()}-"
-    kept = {f"{here}{os.getppid()}", ".partial-another-machine-1", ".partial-", f"{here}notes", "notes"}
+    here = f".version.partial-{re.sub('[^a-zA-Z0-9_-]', '-', platform.node())}-"
+    kept = {f"{here}{os.getppid()}", ".version.partial-another-machine-1", here, f"{here}notes", "notes"}
     for name in (*kept, f"{here}{ended.pid}", f"{here}{2**40}", f"{here}{os.getpid()}"):
         (tmp_path / name / "variables").mkdir(parents=True)
     quick(tmp_path)

@@ -1,6 +1,8 @@
 """Files: errors name path and line; a result appears whole or not at all."""
 
 import os
+import platform
+import re
 import subprocess
 import sys
 
@@ -105,22 +107,26 @@ def dead_process():
     return process.pid
 
 
+def partial(name, process, machine=None):
+    return f".{name}.partial-{machine or re.sub('[^a-zA-Z0-9_-]', '-', platform.node())}-{process}"
+
+
 def test_what_a_killed_process_left_is_removed(tmp_path, dead_process):
-    living = f".out.partial-{os.getppid()}"
-    others = [".out.txt.partial-1x", ".other.partial-1"]
+    living = partial("out", os.getppid())
+    others = [partial("out.txt", "1x"), partial("other", 1), partial("out", dead_process, "another-machine")]
     for name in (living, *others):
         (tmp_path / name).write_text("of someone else")
-    (tmp_path / f".out.partial-{dead_process}").mkdir()
-    (tmp_path / f".out.partial-{dead_process}" / "file").write_text("half")
-    (tmp_path / f".out.partial-{dead_process}-old").write_text("retired")
-    (tmp_path / f".out.partial-{os.getpid()}").mkdir()  # of a process that had the same number
+    (tmp_path / partial("out", dead_process)).mkdir()
+    (tmp_path / partial("out", dead_process) / "file").write_text("half")
+    (tmp_path / partial("out", f"{dead_process}-old")).write_text("retired")
+    (tmp_path / partial("out", os.getpid())).mkdir()  # of a process that had the same number
     (tmp_path / "out").write_text("before")
     write_json(str(tmp_path / "out"), 1)
     assert sorted(os.listdir(tmp_path)) == sorted(["out", living, *others])
 
 
 def test_a_directory_that_a_killed_process_had_put_aside_comes_back(tmp_path, dead_process):
-    aside = tmp_path / f".model.partial-{dead_process}-old"
+    aside = tmp_path / partial("model", f"{dead_process}-old")
     aside.mkdir()
     (aside / "old").write_text("")
     with pytest.raises(RuntimeError), atomic_path(str(tmp_path / "model")):
