@@ -68,7 +68,6 @@ class RestHandler(http.server.BaseHTTPRequestHandler):
     """Reads requests, lets the routes answer them, and writes the answers. Its server is a `RestServer`."""
 
     protocol_version = "HTTP/1.1"
-    default_request_version = "HTTP/1.0"  # For a request line that names none, so that its answer has a head.
     server_version = "bert-serve"
     sys_version = ""
     # Buffered writes belong to it: if header and body left in two packets, the second would wait for the first's
