@@ -124,7 +124,7 @@ def main(argv: list[str]) -> None:
             print(f"{path}: not there. Skipped; give --squad_files and --vocab_file.")
             return
     from keras_bert.tokenization.tokenizer import BertTokenizer
-    from tasks.pretraining.data.shard_index import read_indexes
+    from tasks.pretraining.data.shard_index import read_records
     from tasks.pretraining.train.batches import TrainBatches
     from tasks.pretraining.train.packed_data import plan_packing
 
@@ -133,21 +133,14 @@ def main(argv: list[str]) -> None:
         files, sizes = create_records(directory)
         start = time.perf_counter()
         vocabulary_size = BertTokenizer(FLAGS.vocab_file).vocabulary_size()
-        indexes = read_indexes(files, for_packing=True, **sizes)
-        plan = plan_packing(files, indexes, max_seq_length=sizes["max_seq_length"])
+        records = read_records(files, vocabulary_size, **sizes)
+        plan = plan_packing(records)
         seconds = time.perf_counter() - start
         print(
             f"{len(plan.row_of_record)} instances of {len(list(paragraphs()))} paragraphs, {plan.num_rows} rows "
             f"packed, checked and planned in {seconds:.1f} s"
         )
-        make = functools.partial(
-            TrainBatches,
-            files,
-            indexes,
-            batch_size=FLAGS.batch_size,
-            random_seed=0,
-            **sizes,
-        )
+        make = functools.partial(TrainBatches, records, batch_size=FLAGS.batch_size, random_seed=0)
         layouts = {"padded": "rectangular", "padded, computed unpadded": "unpadded", "packed": "packed"}
         batches = {
             name: iter(make(packing=plan if layout == "packed" else None)(0)) for name, layout in layouts.items()
@@ -155,7 +148,7 @@ def main(argv: list[str]) -> None:
         steps = {
             name: build_step(layout, vocabulary_size, os.path.join(directory, name)) for name, layout in layouts.items()
         }
-        real = sum(int(index.lengths.sum()) for index in indexes) / sizes["max_seq_length"]
+        real = records.num_real_tokens / sizes["max_seq_length"]
         shares = {name: real / len(plan.row_of_record) for name in layouts} | {"packed": real / plan.num_rows}
         print_table(measure(steps, batches, FLAGS.rounds), shares)
 

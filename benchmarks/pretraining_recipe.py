@@ -160,7 +160,7 @@ def build_round(given: dict):
     from keras_bert.tokenization.tokenizer import BertTokenizer
     from tasks.engine.build_trainer import build_trainer, prepare_devices
     from tasks.pretraining.data.masking import MaskingRules
-    from tasks.pretraining.data.shard_index import read_indexes
+    from tasks.pretraining.data.shard_index import read_records
     from tasks.pretraining.train import stages
     from tasks.pretraining.train.architecture import read_architecture
     from tasks.pretraining.train.batches import TrainBatches
@@ -173,13 +173,12 @@ def build_round(given: dict):
         build = stages.model_builder(settings, read_architecture(settings, tokenizer.vocabulary_size()), tokenizer)
         objective = stages.PretrainingObjective(settings.use_next_sentence, settings.next_sentence_weight)
         trainer = build_trainer(settings, build, objective, strategy, (_OLD_STEPS, 1))
-        files, lengths = [settings.input_file], settings.lengths
-        indexes = read_indexes(files, for_packing=settings.packing, **lengths)
+        records = read_records([settings.input_file], tokenizer.vocabulary_size(), **settings.lengths)
         masking = MaskingRules.of(tokenizer, settings) if settings.dynamic_masking else None
         options = {"batch_size": settings.train_batch_size, "random_seed": 1, "masking": masking}
         if settings.packing:
-            options["packing"] = plan_packing(files, indexes, max_seq_length=_LENGTH, masking=masking)
-        fed = iter(TrainBatches(files, indexes, **options, **lengths)(0))
+            options["packing"] = plan_packing(records, masking)
+        fed = iter(TrainBatches(records, **options)(0))
         trainer._call_train(fed, 1)  # Builds the graph.
     return lambda: trainer._call_train(fed, _STEPS_OF_ROUND)
 

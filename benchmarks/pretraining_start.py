@@ -53,16 +53,15 @@ def first_batch() -> float:
     import tensorflow as tf
 
     from keras_bert.files import expand_files
-    from tasks.pretraining.data.shard_index import read_indexes, total
+    from tasks.pretraining.data.shard_index import read_records
     from tasks.pretraining.train.batches import TrainBatches
 
     tf.zeros([])
     start = time.perf_counter()
     files = expand_files(os.path.join(FLAGS.worker, "*.tfrecord"))
-    indexes = read_indexes(files, **_LENGTHS)
-    records = total(files, indexes, _VOCABULARY).num_records
-    batches = TrainBatches(files, indexes, batch_size=FLAGS.batch_size, random_seed=0, **_LENGTHS)
-    next(iter(batches(int(FLAGS.share * records / FLAGS.batch_size))))
+    records = read_records(files, _VOCABULARY, **_LENGTHS)
+    batches = TrainBatches(records, batch_size=FLAGS.batch_size, random_seed=0)
+    next(iter(batches(int(FLAGS.share * records.num_records / FLAGS.batch_size))))
     return time.perf_counter() - start
 
 

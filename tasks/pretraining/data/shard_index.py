@@ -67,6 +67,7 @@ class Records(NamedTuple):
     Attributes:
         files: TFRecord paths.
         indexes: of these files.
+        lengths: `max_seq_length` and `max_predictions_per_seq`, by name.
         num_records, num_real_tokens: int.
         answer_counts, next_sentence_counts: as in `ShardIndex`, the former of shape (V,).
         checksum: int, CRC-32 of the files' checksums.
@@ -74,6 +75,7 @@ class Records(NamedTuple):
 
     files: list[str]
     indexes: list[ShardIndex]
+    lengths: dict[str, int]
     num_records: int
     num_real_tokens: int
     answer_counts: np.ndarray
@@ -87,12 +89,11 @@ def index_path(path: str) -> str:
     return os.path.join(directory, f".{name}.index.npz")
 
 
-def read_indexes(files: list[str], *, for_packing: bool = False, **lengths: int) -> list[ShardIndex]:
+def read_indexes(files: list[str], **lengths: int) -> list[ShardIndex]:
     """Reads the indexes of files, and makes those that are missing or belong to other files.
 
     Args:
         files: TFRecord paths.
-        for_packing: refuse records whose real tokens are not their first ones.
         **lengths: `max_seq_length` and `max_predictions_per_seq` of the records.
 
     Raises:
@@ -116,11 +117,6 @@ def read_indexes(files: list[str], *, for_packing: bool = False, **lengths: int)
                 f"{path}: its records have {index.sizes[0]} tokens and {index.sizes[1]} masked positions. Give "
                 "--max_seq_length and --max_predictions_per_seq these values."
             )
-        if for_packing and index.first_hole:
-            raise InputError(
-                f"{path}: record {index.first_hole}: input_mask must be ones, then zeros. Such instances cannot be "
-                "packed; train without --packing."
-            )
     return [indexes[path] for path in files]
 
 
@@ -136,14 +132,18 @@ def write_arrays(path: str, arrays: NamedTuple) -> None:
         np.savez(file, **arrays._asdict())
 
 
-def total(files: list[str], indexes: list[ShardIndex], vocabulary_size: int) -> Records:
+def read_records(files: list[str], vocabulary_size: int, **lengths: int) -> Records:
     """Adds up what is known of files.
 
+    Args:
+        files, lengths: as in `read_indexes`.
+        vocabulary_size: int, V.
+
     Raises:
-        InputError: there is no record at all, or one holds an id that the vocabulary has not. A graph on GPU or TPU
-            does not check ids: one outside its table gives NaN or another row, without an error.
+        InputError: as `read_indexes`; or there is no record at all, or one holds an id that the vocabulary has not. A
+            graph on GPU or TPU does not check ids: one outside its table gives NaN or another row, without an error.
     """
-    answer_counts = np.zeros(vocabulary_size, np.int64)
+    indexes, answer_counts = read_indexes(files, **lengths), np.zeros(vocabulary_size, np.int64)
     for path, index in zip(files, indexes, strict=True):
         for name, (highest, record) in zip(_VOCABULARY_FEATURES, index.highest.tolist(), strict=True):
             if highest >= vocabulary_size:
@@ -155,6 +155,7 @@ def total(files: list[str], indexes: list[ShardIndex], vocabulary_size: int) -> 
     return Records(
         files=files,
         indexes=indexes,
+        lengths=lengths,
         num_records=num_records,
         num_real_tokens=sum(int(index.lengths.sum(dtype=np.int64)) for index in indexes),
         answer_counts=answer_counts,

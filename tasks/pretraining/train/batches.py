@@ -18,7 +18,7 @@ from keras_bert.errors import InputError
 from tasks.pretraining.data import shard_index
 from tasks.pretraining.data.masking import MaskingRules
 from tasks.pretraining.data.records import parse_records
-from tasks.pretraining.data.shard_index import ShardIndex
+from tasks.pretraining.data.shard_index import Records
 from tasks.pretraining.train import packed_data
 from tasks.pretraining.train.dynamic_masking import mask_again
 from tasks.pretraining.train.packed_data import PackingPlan, pack_instances, rows_of_window
@@ -52,31 +52,27 @@ class TrainBatches:
     seed, of the number of threads and of the number of workers. Batches cross the end of an epoch.
 
     Args:
-        files: TFRecord paths.
-        indexes: of these files.
+        records: the files, and what is known of them.
         batch_size: int, B, examples of one step on all replicas together; packed: rows.
         masking: the rules of dynamic masking; None: the masks that the records hold. A record's masks are a function
             of (`random_seed`, its place in the stream).
         packing: the plan of these files, with room for the masks of `masking`; None: one instance a row.
-        **lengths: `max_seq_length` and `max_predictions_per_seq` of the records.
     """
 
     def __init__(
         self,
-        files: list[str],
-        indexes: list[ShardIndex],
+        records: Records,
         *,
         batch_size: int,
         random_seed: int,
         masking: MaskingRules | None = None,
         packing: PackingPlan | None = None,
-        **lengths: int,
     ):
         self._batch_size = batch_size
         self._seed = random_seed
-        self._read = _reader(packing, masking, random_seed, **lengths)
-        self._blocks = _blocks(indexes, packing)
-        self._load = _loader(files, packing)
+        self._read = _reader(records, packing, masking, random_seed)
+        self._blocks = _blocks(records, packing)
+        self._load = _loader(records, packing)
         self._num_units = int(tf.reduce_sum(self._blocks.units))
 
     def __call__(self, start_step: int) -> tf.data.Dataset:
@@ -145,13 +141,7 @@ class TrainBatches:
 
 
 def make_eval_dataset(
-    files: list[str],
-    indexes: list[ShardIndex],
-    *,
-    batch_size: int,
-    packing: PackingPlan | None = None,
-    is_static: bool = False,
-    **lengths: int,
+    records: Records, *, batch_size: int, packing: PackingPlan | None = None, is_static: bool = False
 ) -> tf.data.Dataset:
     """Returns every record once, in the files' order, with its stored masks.
 
@@ -159,8 +149,8 @@ def make_eval_dataset(
         is_static: whether the last batch is filled with rows of zeros, whose answers weigh nothing; otherwise it may be
             smaller. The other arguments are as in `TrainBatches`.
     """
-    blocks, load = _blocks(indexes, packing), _loader(files, packing)
-    read = tf.autograph.experimental.do_not_convert(_reader(packing, **lengths))
+    blocks, load = _blocks(records, packing), _loader(records, packing)
+    read = tf.autograph.experimental.do_not_convert(_reader(records, packing))
     units = tf.data.Dataset.from_tensor_slices(blocks[:-1]).flat_map(lambda *block: load(*block).unbatch())
     units = units.apply(tf.data.experimental.assert_cardinality(int(tf.reduce_sum(blocks.units))))
     batches = units.enumerate().batch(batch_size).map(read, num_parallel_calls=tf.data.AUTOTUNE)
@@ -181,54 +171,54 @@ def fill_batch(features: dict[str, tf.Tensor], labels: dict[str, tf.Tensor], bat
     return tf.nest.map_structure(fill, (features, weights | labels))
 
 
-def _blocks(indexes: list[ShardIndex], packing: PackingPlan | None) -> _Blocks:
+def _blocks(records: Records, packing: PackingPlan | None) -> _Blocks:
     # A worker holds a block of each of its runs, about 0.9 kB a record at 128 tokens.
     size = packed_data.WINDOW if packing else shard_index.GROUP
     tables = []
     first = 0
-    for number, index in enumerate(indexes):
+    for number, index in enumerate(records.indexes):
         num_records = len(index.lengths)
         starts = np.arange(0, num_records, size)
         offsets = index.offsets[starts // shard_index.GROUP]
         sizes = np.minimum(num_records - starts, size)
         tables.append(np.stack([np.full_like(starts, number), offsets, first + starts, sizes]))
         first += num_records
-    file, offset, first, records = np.concatenate(tables, axis=1)
-    units = packing.rows_per_window if packing else records
+    file, offset, first, sizes = np.concatenate(tables, axis=1)
+    units = packing.rows_per_window if packing else sizes
     # Eager constants: inside a graph they would count towards its limit of 2 GB.
-    return _Blocks(tf.constant(file, tf.int32), *map(tf.constant, (offset, first, records, units)))
+    return _Blocks(tf.constant(file, tf.int32), *map(tf.constant, (offset, first, sizes, units)))
 
 
-def _loader(files: list[str], packing: PackingPlan | None) -> Callable[..., tf.data.Dataset]:
+def _loader(records: Records, packing: PackingPlan | None) -> Callable[..., tf.data.Dataset]:
     """Returns a function from a block's fields but `units` to a dataset of one element, its units in their order.
 
     Without packing they are serialized records, shape (units,). Packed rows have shape (units, K): the serialized
     records of a row, then empty strings.
     """
-    paths = tf.constant(files)
+    paths = tf.constant(records.files)
     row_of_record = tf.constant(packing.row_of_record) if packing else None
 
     @tf.autograph.experimental.do_not_convert
-    def load(file, offset, first, records):
+    def load(file, offset, first, count):
         # `tf.data.TFRecordDataset` does not show that its op starts to read anywhere.
         variant = tf.raw_ops.TFRecordDatasetV2(
             filenames=[paths[file]], compression_type="", buffer_size=_READ_BYTES, byte_offsets=[offset]
         )
-        block = tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.string)).take(records).batch(records)
+        block = tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.string)).take(count).batch(count)
         if packing is None:
             return block
-        return block.map(lambda block: rows_of_window(block, row_of_record[first : first + records], packing))
+        return block.map(lambda block: rows_of_window(block, row_of_record[first : first + count], packing))
 
     return load
 
 
 def _reader(
-    packing: PackingPlan | None, masking: MaskingRules | None = None, random_seed: int = 0, **lengths: int
+    records: Records, packing: PackingPlan | None, masking: MaskingRules | None = None, random_seed: int = 0
 ) -> Callable[[tf.Tensor, tf.Tensor], tuple[dict, dict]]:
     """Returns a graph function from units and their numbers in the stream to features and labels."""
 
     def instances(numbers, serialized):
-        features, labels = parse_records(serialized, **lengths)
+        features, labels = parse_records(serialized, **records.lengths)
         if masking is None:
             return features, labels
         return mask_again(features, labels, masking, random_seed, numbers)

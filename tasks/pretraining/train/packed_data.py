@@ -15,8 +15,9 @@ import math
 import numpy as np
 import tensorflow as tf
 
+from keras_bert.errors import InputError
 from tasks.pretraining.data.masking import MaskingRules, num_to_mask
-from tasks.pretraining.data.shard_index import GROUP, ShardIndex, save_index
+from tasks.pretraining.data.shard_index import GROUP, Records, save_index
 from tasks.text.parallel import progress_bar
 
 # Records that are packed together: from a few hundred on, rows are 99% full. A multiple of `GROUP` that fits int16.
@@ -52,25 +53,30 @@ class PackingPlan:
 # === Planning ===
 
 
-def plan_packing(
-    files: list[str], indexes: list[ShardIndex], *, max_seq_length: int, masking: MaskingRules | None = None
-) -> PackingPlan:
+def plan_packing(records: Records, masking: MaskingRules | None = None) -> PackingPlan:
     """Decides which records share a row: a function of their sizes alone, kept in the index of each file.
 
     Args:
-        files: TFRecord paths.
-        indexes: of these files; at least one record.
+        records: what is known of all of them.
         masking: the rules of dynamic masking, if any: rows get room for whichever masks more, these or the stored ones.
+
+    Raises:
+        InputError: the real tokens of a record are not its first ones.
     """
-    masked = [index.masked for index in indexes]
+    masked = [index.masked for index in records.indexes]
     if masking is not None:
-        masked = [np.maximum(index.masked, num_to_mask(index.lengths, masking)) for index in indexes]
+        masked = [np.maximum(index.masked, num_to_mask(index.lengths, masking)) for index in records.indexes]
     rows = []
     with progress_bar("plan rows", "record", sum(map(len, masked))) as progress:
-        for path, index, most in zip(files, indexes, masked, strict=True):
+        for path, index, most in zip(records.files, records.indexes, masked, strict=True):
+            if index.first_hole:
+                raise InputError(
+                    f"{path}: record {index.first_hole}: input_mask must be ones, then zeros. Such instances cannot be "
+                    "packed; train without --packing."
+                )
             as_stored = np.array_equal(most, index.masked)
             if not (as_stored and len(index.rows) == len(most)):
-                index = index._replace(rows=_pack_file(index.lengths, most, max_seq_length))
+                index = index._replace(rows=_pack_file(index.lengths, most, records.lengths["max_seq_length"]))
                 if as_stored:
                     save_index(path, index)
             rows.append(index.rows)

@@ -19,11 +19,11 @@ from tasks.engine.workers import Workers
 from tasks.flags import write_flags
 from tasks.pretraining.data.masking import MaskingRules
 from tasks.pretraining.data.publishing import REPORT_ENDING, check_published
-from tasks.pretraining.data.shard_index import Records, read_indexes, total
+from tasks.pretraining.data.shard_index import Records, read_records
 from tasks.pretraining.train.architecture import model_builder, read_architecture
 from tasks.pretraining.train.batches import TrainBatches, make_eval_dataset
 from tasks.pretraining.train.losses import PretrainingObjective, most_frequent_accuracy, perplexity
-from tasks.pretraining.train.packed_data import PackingPlan, plan_packing
+from tasks.pretraining.train.packed_data import plan_packing
 from tasks.pretraining.train.settings import PretrainingSettings
 from tasks.report.card import Card, Data, command_line, write_card
 from tasks.report.page import Report, write_report
@@ -128,17 +128,17 @@ def _read(files: list[str], trainer: Trainer, tokenizer: BertTokenizer, settings
     """Reads what is known of files; the chief makes missing indexes before the other workers look for them.
 
     Raises:
-        InputError: as `read_indexes` and `total`; or the workers see different files.
+        InputError: as `read_records`; or the workers see different files.
     """
     workers = trainer.workers
     if not workers.is_chief:
         workers.wait()
-    indexes = read_indexes(files, for_packing=settings.packing, **settings.lengths)
+    records = read_records(files, tokenizer.vocabulary_size(), **settings.lengths)
     if workers.is_chief:
         workers.wait()
     workers.check_equal({"number of files": len(files)})
-    workers.check_equal({path: int(index.checksum) for path, index in zip(files, indexes, strict=True)})
-    return total(files, indexes, tokenizer.vocabulary_size())
+    workers.check_equal({path: int(index.checksum) for path, index in zip(files, records.indexes, strict=True)})
+    return records
 
 
 def _guesses(train: Records, held_out: Records, settings: PretrainingSettings) -> dict[str, float]:
@@ -150,12 +150,6 @@ def _guesses(train: Records, held_out: Records, settings: PretrainingSettings) -
 
 
 # === Training ===
-
-
-def _plan(data: Records, masking: MaskingRules | None, settings: PretrainingSettings) -> PackingPlan | None:
-    if not settings.packing:
-        return None
-    return plan_packing(data.files, data.indexes, max_seq_length=settings.max_seq_length, masking=masking)
 
 
 def _budget(trainer: Trainer, settings: PretrainingSettings, started: float) -> Budget:
@@ -179,16 +173,9 @@ def _train(
     settings: PretrainingSettings,
 ) -> dict:
     """Trains to the last step; returns the training's figures, with those of speed only if a step remained to do."""
-    plan = _plan(data, masking, settings)
-    make_dataset = TrainBatches(
-        data.files,
-        data.indexes,
-        batch_size=settings.train_batch_size,
-        random_seed=settings.random_seed,
-        masking=masking,
-        packing=plan,
-        **settings.lengths,
-    )
+    plan = plan_packing(data, masking) if settings.packing else None
+    sizes = {"batch_size": settings.train_batch_size, "random_seed": settings.random_seed}
+    make_dataset = TrainBatches(data, **sizes, masking=masking, packing=plan)
     before = trainer.restore()
     if (is_over := budget.is_over(before)) and not before:
         raise InputError(f"--time_budget_minutes={settings.time_budget_minutes}: over before step 1. Give more.")
@@ -244,12 +231,10 @@ class _Evaluation:
         self.seconds = 0.0
         self._trainer = trainer
         dataset = make_eval_dataset(
-            data.files,
-            data.indexes,
+            data,
             batch_size=settings.eval_batch_size,
-            packing=_plan(data, None, settings),
+            packing=plan_packing(data) if settings.packing else None,
             is_static=needs_static_shapes(trainer.strategy),
-            **settings.lengths,
         )
         self._dataset = dataset.take(settings.max_eval_steps or -1)  # All of it.
 

@@ -27,7 +27,7 @@ from keras_bert.models import BertPretrainer
 from tasks.engine.optimization import build_optimizer
 from tasks.engine.strategy import build_strategy
 from tasks.engine.training import Trainer
-from tasks.pretraining.data.shard_index import read_indexes
+from tasks.pretraining.data.shard_index import read_records
 from tasks.pretraining.train.batches import TrainBatches, make_eval_dataset
 from tasks.pretraining.train.losses import PretrainingObjective
 from tasks.pretraining.train.packed_data import plan_packing
@@ -68,10 +68,10 @@ def train_plain(directory: str, strategy: tf.distribute.Strategy, options: dict)
 def train_packed(directory: str, strategy: tf.distribute.Strategy, options: dict, records: str) -> dict:
     files, rules = sorted(glob.glob(os.path.join(records, "*.tfrecord"))), masking_rules(VOCABULARY, PREDICTIONS)
     lengths = {"max_seq_length": LENGTH, "max_predictions_per_seq": PREDICTIONS}
-    data = {"files": files, "indexes": read_indexes(files, for_packing=True, **lengths)}
-    plan = plan_packing(**data, max_seq_length=LENGTH, masking=rules)
-    sizes = {"batch_size": PACKED_BATCH, "packing": plan, **lengths}
-    batches = TrainBatches(**data, **sizes, random_seed=1, masking=rules)
+    data = read_records(files, VOCABULARY, **lengths)
+    plan = plan_packing(data, rules)
+    sizes = {"batch_size": PACKED_BATCH, "packing": plan}
+    batches = TrainBatches(data, **sizes, random_seed=1, masking=rules)
     keras.utils.set_random_seed(3)
     with strategy.scope():
         backbone = BertBackbone(
@@ -87,7 +87,7 @@ def train_packed(directory: str, strategy: tf.distribute.Strategy, options: dict
         model = BertPretrainer(backbone, compile=False)
         optimizer = build_optimizer("bert-2018", 0.01, STEPS, 2)
     trainer = Trainer(model, optimizer, PretrainingObjective(), output_dir=directory, strategy=strategy, **options)
-    return run(trainer, batches, make_eval_dataset(**data, **sizes))
+    return run(trainer, batches, make_eval_dataset(data, **sizes))
 
 
 def train(directory: str, strategy: tf.distribute.Strategy, name: str, cases: list[str]) -> None:

@@ -10,7 +10,7 @@ from toy_instances import CLS, MASK, SEP, draw_tokens, mask, masking_rules, writ
 
 from tasks.pretraining.data.counter_random import random_bits
 from tasks.pretraining.data.masking import mask_batch, num_to_mask
-from tasks.pretraining.data.shard_index import read_indexes
+from tasks.pretraining.data.shard_index import read_records
 from tasks.pretraining.train.batches import TrainBatches
 from tasks.pretraining.train.dynamic_masking import mask_again, restore_tokens
 
@@ -151,9 +151,8 @@ def make(source, tmp_path_factory):
     files = write_records(tmp_path_factory.mktemp("records"), batch, lengths, first_lengths, num_files=3)
 
     def make_stream(seed=4):
-        lengths = {"max_seq_length": S, "max_predictions_per_seq": P}
-        indexes = read_indexes(files, **lengths)
-        return TrainBatches(files, indexes, batch_size=4, random_seed=seed, masking=rules, **lengths)
+        records = read_records(files, V, max_seq_length=S, max_predictions_per_seq=P)
+        return TrainBatches(records, batch_size=4, random_seed=seed, masking=rules)
 
     return make_stream
 

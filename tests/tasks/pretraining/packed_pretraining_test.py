@@ -17,7 +17,7 @@ from keras_bert.models import BertPretrainer
 from tasks.engine.optimization import build_optimizer
 from tasks.engine.training import Trainer
 from tasks.pretraining.data import shard_index
-from tasks.pretraining.data.shard_index import read_indexes
+from tasks.pretraining.data.shard_index import read_records
 from tasks.pretraining.train import packed_data
 from tasks.pretraining.train.batches import TrainBatches, make_eval_dataset
 from tasks.pretraining.train.losses import PretrainingObjective
@@ -51,11 +51,11 @@ def files(source, tmp_path_factory):
 
 
 def plan_of(files, **changes):
-    return plan_packing(files, read_indexes(files, for_packing=True, **LENGTHS), max_seq_length=S, **changes)
+    return plan_packing(read_records(files, V, **LENGTHS), **changes)
 
 
 def evaluated(files, plan, batch_size):
-    return make_eval_dataset(files, read_indexes(files, **LENGTHS), batch_size=batch_size, packing=plan, **LENGTHS)
+    return make_eval_dataset(read_records(files, V, **LENGTHS), batch_size=batch_size, packing=plan)
 
 
 @pytest.fixture(scope="module")
@@ -181,8 +181,8 @@ def expected_instances(source):
 
 
 def make(files, plan, **changes):
-    settings = {"batch_size": 4, "random_seed": 5, **LENGTHS, "packing": plan, **changes}
-    return TrainBatches(files, read_indexes(files, **LENGTHS), **settings)
+    settings = {"batch_size": 4, "random_seed": 5, "packing": plan, **changes}
+    return TrainBatches(read_records(files, V, **LENGTHS), **settings)
 
 
 @pytest.fixture(scope="module")

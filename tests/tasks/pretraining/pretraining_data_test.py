@@ -33,9 +33,13 @@ def files(tmp_path_factory):
     return paths
 
 
+def read(files):
+    return shard_index.read_records(files, 32, **LENGTHS)
+
+
 def make(files, **changes):
-    settings = {"batch_size": 4, "random_seed": 5, **LENGTHS, **changes}
-    return data.TrainBatches(files, shard_index.read_indexes(files, **LENGTHS), **settings)
+    settings = {"batch_size": 4, "random_seed": 5, **changes}
+    return data.TrainBatches(read(files), **settings)
 
 
 def numbers(dataset, num_batches):
@@ -156,7 +160,7 @@ def test_a_batch_larger_than_the_data_is_filled_by_repeating(files):
 
 
 def test_evaluation_sees_every_record_once_with_a_partial_last_batch(files):
-    dataset = data.make_eval_dataset(files, shard_index.read_indexes(files, **LENGTHS), batch_size=8, **LENGTHS)
+    dataset = data.make_eval_dataset(read(files), batch_size=8)
     batches = numbers(dataset, 10)
     assert [len(batch) for batch in batches] == [8, 8, 3]
     assert int(dataset.cardinality()) == 3
@@ -169,9 +173,8 @@ def test_a_batch_that_workers_cannot_split_is_refused(files):
 
 
 def test_a_static_evaluation_fills_its_last_batch_with_rows_that_weigh_nothing(files):
-    settings = {"batch_size": 8, **LENGTHS}
-    plain = list(data.make_eval_dataset(files, shard_index.read_indexes(files, **LENGTHS), **settings))
-    dataset = data.make_eval_dataset(files, shard_index.read_indexes(files, **LENGTHS), is_static=True, **settings)
+    plain = list(data.make_eval_dataset(read(files), batch_size=8))
+    dataset = data.make_eval_dataset(read(files), batch_size=8, is_static=True)
     assert {spec.shape[0] for spec in tf.nest.flatten(dataset.element_spec)} == {8}
     filled = list(dataset)
     for (features, labels), (all_features, all_labels) in zip(plain, filled, strict=True):

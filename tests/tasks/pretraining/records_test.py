@@ -7,7 +7,7 @@ from tensorflow_examples import serialize_instance
 
 from keras_bert.errors import InputError
 from tasks.pretraining.data.records import parse_records
-from tasks.pretraining.data.shard_index import read_indexes, total
+from tasks.pretraining.data.shard_index import read_records
 
 S, P, V = 12, 3, 50
 LENGTHS = {"max_seq_length": S, "max_predictions_per_seq": P}
@@ -50,8 +50,7 @@ def write(path, records):
 
 
 def scan(*paths):
-    paths = list(map(str, paths))
-    return total(paths, read_indexes(paths, **LENGTHS), V)
+    return read_records(list(map(str, paths)), V, **LENGTHS)
 
 
 def test_serialized_instance_is_googles_record():
