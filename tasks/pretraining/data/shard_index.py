@@ -39,7 +39,6 @@ class ShardIndex(NamedTuple):
         sizes: the `max_seq_length` and `max_predictions_per_seq` of its records.
         checksum: CRC-32 of the CRC-32 of each record's numbers.
         highest: shape (2, 2), the highest `token_ids` and `mask_ids`, each with its record, from 1.
-        first_hole: the first record, from 1, with padding before a real token; 0 if there is none.
         answer_counts: int64, shape (highest answer + 1,), how often each WordPiece is the answer at a masked position.
         next_sentence_counts: int64, shape (2,), how often the second segment is the next one, and is a random one.
         offsets: int64, shape (G,), where each group begins in the file, in bytes.
@@ -52,7 +51,6 @@ class ShardIndex(NamedTuple):
     sizes: np.ndarray
     checksum: np.ndarray
     highest: np.ndarray
-    first_hole: np.ndarray
     answer_counts: np.ndarray
     next_sentence_counts: np.ndarray
     offsets: np.ndarray
@@ -97,8 +95,8 @@ def read_indexes(files: list[str], **lengths: int) -> list[ShardIndex]:
         **lengths: `max_seq_length` and `max_predictions_per_seq` of the records.
 
     Raises:
-        InputError: a record is corrupt, lacks a feature, has other lengths than the flags say, or holds a number out
-            of its range; a file cannot be opened. The message names file and record, from 1.
+        InputError: a record is corrupt, lacks a feature, has other lengths than the flags say, holds a number out of
+            its range, or padding before a token; a file cannot be opened. The message names file and record, from 1.
     """
     indexes = {path: _load(path) for path in files}
     missing = [path for path, index in indexes.items() if index is None]
@@ -194,7 +192,7 @@ class RecordFigures(NamedTuple):
         record_bytes, lengths, masked: int32, shape (N,), of each record: its bytes without the frame, its tokens that
             are not padding, its masked positions.
         checksums: uint32, shape (N,), CRC-32 of the numbers of each record.
-        highest, first_hole, answer_counts, next_sentence_counts: as in `ShardIndex`.
+        highest, answer_counts, next_sentence_counts: as in `ShardIndex`.
     """
 
     record_bytes: np.ndarray
@@ -202,16 +200,13 @@ class RecordFigures(NamedTuple):
     masked: np.ndarray
     checksums: np.ndarray
     highest: np.ndarray
-    first_hole: np.ndarray
     answer_counts: np.ndarray
     next_sentence_counts: np.ndarray
 
     @classmethod
     def of(cls, batch: dict[str, np.ndarray], record_bytes: np.ndarray) -> "RecordFigures":
         """Describes a batch of records; `batch` has all features, as `record_bytes.instance_features` returns them."""
-        is_masked, is_real = batch["mask_weights"] > 0, batch["padding_mask"] > 0
-        lengths = is_real.sum(axis=1, dtype=np.int32)
-        has_hole = (is_real != (np.arange(is_real.shape[1]) < lengths[:, np.newaxis])).any(axis=1)
+        is_masked, lengths = batch["mask_weights"] > 0, batch["padding_mask"].sum(axis=1, dtype=np.int32)
         most = [batch[name].max(axis=1) for name in _VOCABULARY_FEATURES]
         features = [np.ascontiguousarray(batch[name]).reshape(len(lengths), -1) for name in FEATURE_NAMES]
         rows = np.concatenate([feature.view(np.uint8) for feature in features], axis=1)
@@ -221,7 +216,6 @@ class RecordFigures(NamedTuple):
             masked=is_masked.sum(axis=1, dtype=np.int32),
             checksums=np.fromiter(map(zlib.crc32, rows), np.uint32, len(rows)),
             highest=np.array([[ids.max(), 1 + np.argmax(ids)] for ids in most], np.int64),
-            first_hole=np.int64(1 + np.argmax(has_hole) if has_hole.any() else 0),
             answer_counts=np.bincount(batch["mask_ids"][is_masked], minlength=1),
             next_sentence_counts=np.bincount(batch["next_sentence_labels"], minlength=2),
         )
@@ -231,13 +225,11 @@ class RecordFigures(NamedTuple):
         """Describes records one after another."""
         highest = np.zeros((len(_VOCABULARY_FEATURES), 2), np.int64)
         answer_counts, next_sentence_counts = np.zeros(1, np.int64), np.zeros(2, np.int64)
-        count = first_hole = 0
+        count = 0
         arrays = [(np.zeros(0, np.int32),) * 3 + (np.zeros(0, np.uint32),)]
         for part in parts:
             of_part = part.highest + [0, count]
             highest = np.where(of_part[:, :1] > highest[:, :1], of_part, highest)
-            if part.first_hole and not first_hole:
-                first_hole = count + int(part.first_hole)
             width = max(len(answer_counts), len(part.answer_counts))
             both = (answer_counts, part.answer_counts)
             answer_counts = sum(np.pad(counts, (0, width - len(counts))) for counts in both)
@@ -245,7 +237,7 @@ class RecordFigures(NamedTuple):
             arrays.append(part[:4])
             count += len(part.lengths)
         joined = map(np.concatenate, zip(*arrays, strict=True))
-        return cls(*joined, highest, np.int64(first_hole), answer_counts, next_sentence_counts)
+        return cls(*joined, highest, answer_counts, next_sentence_counts)
 
 
 def load_figures(path: str) -> RecordFigures:
@@ -315,6 +307,10 @@ def _check_values(path: str, first_record: int, batch: dict[str, np.ndarray], li
         if np.all(values[row] == ABSENT):
             raise InputError(lacking(where, name))
         raise _out_of_range(where, name, limit, values[row][is_wrong[row]][0])
+    has_hole = (np.diff(batch["padding_mask"], axis=1) > 0).any(axis=1)
+    if has_hole.any():
+        where = f"{path}: record {first_record + np.argmax(has_hole)}"
+        raise InputError(f"{where}: input_mask must be ones, then zeros. Create the data again, with padding last.")
 
 
 def _out_of_range(where: str, name: str, limit: float, value: float) -> InputError:

@@ -15,7 +15,6 @@ import math
 import numpy as np
 import tensorflow as tf
 
-from keras_bert.errors import InputError
 from tasks.pretraining.data.masking import MaskingRules, num_to_mask
 from tasks.pretraining.data.shard_index import GROUP, Records, save_index
 from tasks.text.parallel import progress_bar
@@ -59,9 +58,6 @@ def plan_packing(records: Records, masking: MaskingRules | None = None) -> Packi
     Args:
         records: what is known of all of them.
         masking: the rules of dynamic masking, if any: rows get room for whichever masks more, these or the stored ones.
-
-    Raises:
-        InputError: the real tokens of a record are not its first ones.
     """
     masked = [index.masked for index in records.indexes]
     if masking is not None:
@@ -69,11 +65,6 @@ def plan_packing(records: Records, masking: MaskingRules | None = None) -> Packi
     rows = []
     with progress_bar("plan rows", "record", sum(map(len, masked))) as progress:
         for path, index, most in zip(records.files, records.indexes, masked, strict=True):
-            if index.first_hole:
-                raise InputError(
-                    f"{path}: record {index.first_hole}: input_mask must be ones, then zeros. Such instances cannot be "
-                    "packed; train without --packing."
-                )
             as_stored = np.array_equal(most, index.masked)
             if not (as_stored and len(index.rows) == len(most)):
                 index = index._replace(rows=_pack_file(index.lengths, most, records.lengths["max_seq_length"]))
