@@ -69,12 +69,14 @@ class FewLabels(NamedTuple):
     logs: np.ndarray | None = None
 
 
-class _Candidates:
+class Candidates:
     """The methods to choose from, applied to the rows of one training.
 
     Args:
-        task, trained, encoded: as in `choose`.
-        origin: the encoder to start from.
+        task: the task.
+        origin: encoder and vocabulary to start from.
+        trained: tokenizer and spec.
+        encoded: the training rows; for "names", those of the labels' names.
         strategy: where to train.
     """
 
@@ -195,22 +197,15 @@ class _Candidates:
         return scores, float(gains.sum() / np.sqrt(max(1, np.abs(gains).sum()))), num_steps
 
 
-def choose(
-    method: str, task: Task, origin: start.Start, trained: Trained, encoded: Encoded, strategy: tf.distribute.Strategy
-) -> FewLabels:
+def choose(method: str, candidates: Candidates) -> FewLabels:
     """Trains a classifier on few rows per label, by a given method or by the best one.
 
     Args:
         method: "frozen", "contrastive" or "names"; or "auto": the encoder is trained if there are enough rows, unless
             it is much worse than the frozen one on a fold that it did not see. If neither does better than the most
             frequent label, plain fine-tuning is chosen.
-        task: the task.
-        origin: encoder and vocabulary to start from.
-        trained: tokenizer and spec.
-        encoded: the training rows; with "names", those of the labels' names.
-        strategy: where to train.
+        candidates: of the training rows.
     """
-    candidates = _Candidates(task, origin, trained, encoded, strategy)
     frozen, labels = candidates.embed(), candidates.labels
     if method == "names":
         candidates.set_head_to_names(frozen)
@@ -247,16 +242,13 @@ def choose(
     return FewLabels(candidates.model, results, num_steps, logs)
 
 
-def cross_validate_rows(
-    task: Task, origin: start.Start, trained: Trained, encoded: Encoded, strategy: tf.distribute.Strategy
-) -> np.ndarray:
+def cross_validate_rows(candidates: Candidates, examples: Examples) -> np.ndarray:
     """Returns log-probabilities of all rows, float64 (N, C), by logistic regressions on frozen embeddings of others.
 
-    Args: as in `choose`.
+    Args:
+        candidates, examples: of the rows.
     """
-    examples = encoded.examples
     print(f"Likely wrong labels: embedding {examples.num_examples} rows, {len(examples.token_ids):,} tokens, once")
-    candidates = _Candidates(task, origin, trained, encoded, strategy)
     return candidates.best_head(candidates.embed(), (_PLAIN_HEAD,))[2]
 
 

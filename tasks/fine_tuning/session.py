@@ -118,7 +118,8 @@ class Session:
         if method != "off" and self._train_on_few(method, origin, encoded, strategy):
             return
         if "data_doubtful_labels" not in self._few_labels and getattr(settings, "find_wrong_labels", False):
-            self._doubt(few_labels.cross_validate_rows(task, origin, self.trained, encoded, strategy), encoded)
+            candidates = few_labels.Candidates(task, origin, self.trained, encoded, strategy)
+            self._doubt(few_labels.cross_validate_rows(candidates, encoded.examples), encoded)
         encoded = dataclasses.replace(encoded, examples=task.balance(encoded.examples, spec))
         unlabelled = [self._encode(part).examples for part in self.inputs.of("unlabelled")]
         examples = task.teach(encoded.examples, unlabelled, spec)
@@ -142,7 +143,7 @@ class Session:
     ) -> bool:
         """Trains on few rows per label. Returns False if all weights are to be fine-tuned instead."""
         started, train = time.monotonic(), self.inputs.of("train")[0]
-        few = few_labels.choose(method, self.task, origin, self.trained, encoded, strategy)
+        few = few_labels.choose(method, few_labels.Candidates(self.task, origin, self.trained, encoded, strategy))
         self._few_labels = few.results
         print(few_labels.describe({**few.results, "train_rows": encoded.examples.num_examples}))
         if few.logs is not None and self.settings.find_wrong_labels is not False:

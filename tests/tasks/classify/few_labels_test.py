@@ -130,7 +130,7 @@ def test_auto_trains_the_encoder_where_rows_suffice_and_stays_as_sure_as_cross_v
         (tmp_path / "run").rename(tmp_path / method)
     assert spreads[1] == pytest.approx(spreads[0], rel=1e-3)
     monkeypatch.setattr(few_labels, "LEAST_ROWS_TO_TRAIN", 25)  # Which the flag overrules.
-    monkeypatch.setattr(few_labels._Candidates, "train_encoder", lambda *given: 3)
+    monkeypatch.setattr(few_labels.Candidates, "train_encoder", lambda *given: 3)
     results = run("--few_labels=contrastive", "--nodo_eval")
     assert (results["train_few_labels"], results["train_steps"]) == ("contrastive", 3)
 
@@ -171,7 +171,7 @@ def test_a_search_and_early_stopping_fine_tune(run, monkeypatch):
 def test_useless_embeddings_lead_to_plain_fine_tuning_which_resumes(run, tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(few_labels, "LEAST_ROWS_TO_TRAIN", 24)
     monkeypatch.setattr(few_labels, "LEAST_ROWS_TO_COMPARE", 12)
-    monkeypatch.setattr(few_labels._Candidates, "train_encoder", lambda *given: 2)  # Which changes nothing here.
+    monkeypatch.setattr(few_labels.Candidates, "train_encoder", lambda *given: 2)  # Which changes nothing here.
     rows = [("w1", kind) for _ in range(12) for kind in KINDS]  # All texts are alike.
     path = write_rows(tmp_path / "alike.csv", [("words", "kind"), *rows])
     words = [f"--train_file={path}", "--train_batch_size=8", "--few_labels=auto", "--num_train_epochs=3"]
