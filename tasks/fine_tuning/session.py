@@ -409,7 +409,6 @@ class Session:
             config=encoder and encoder.bert_config,
             num_parameters=self.trained.model.count_params(),
             tokenizer=tokenizer_identity(self.trained.tokenizer),
-            start=self.results.get("train_start"),
             data=data,
             metrics=self.results,
             scores=list(self.results.get("intervals", ())),

@@ -73,9 +73,8 @@ class Card:
         config: sizes of the encoder; None if the model has no encoder of its own.
         num_parameters: number of parameters of the whole model.
         tokenizer: `tasks.engine.settings.tokenizer_identity`.
-        start: preset or checkpoint that the training started from; None if nobody knows it any more.
         data: files of the run.
-        metrics: content of `metrics.json`.
+        metrics: content of `metrics.json`; `train_start`, where the training started from, may be lost.
         scores: the names in `metrics` that are scores, the main one first.
     """
 
@@ -84,7 +83,6 @@ class Card:
     config: BertConfig | None
     num_parameters: int
     tokenizer: dict
-    start: str | None
     data: Sequence[Data]
     metrics: dict[str, Any]
     scores: Sequence[str]
@@ -125,7 +123,7 @@ def write_card(directory: str, card: Card) -> None:
         python=platform.python_version(),
         versions=list(_versions()),
     )
-    save(directory, head(card.task, card.start, report.title, card.metrics, card.scores, card.data) + body)
+    save(directory, head(card.task, card) + body)
 
 
 def _versions() -> Iterator[str]:
@@ -157,26 +155,25 @@ def split_card(text: str) -> tuple[str, str]:
     return text[:end], text[end:]
 
 
-def head(
-    task: str,
-    start: str | None = None,
-    title: str = "",
-    metrics: Mapping[str, Any] = {},
-    scores: Sequence[str] = (),
-    data: Sequence[Data] = (),
-) -> str:
-    """Returns the YAML head; language, licence and data sets are for the author to add."""
+def head(task: str, card: Card | None = None) -> str:
+    """Returns the YAML head; language, licence and data sets are for the author to add.
+
+    Args:
+        task: as in `Card`.
+        card: of the training, if there is one.
+    """
     pipeline = PIPELINES.get(task, "other")  # Hugging Face's name for tasks that it does not know.
     values: dict[str, Any] = {"library_name": "keras", "pipeline_tag": pipeline, "tags": ["bert", "keras-bert-zoo"]}
-    if handle := re.match(r"hf://([\w.-]+/[\w.-]+)", start or ""):
-        values["base_model"] = handle[1]
-    figures = [{"type": name, "value": metrics[name]} for name in scores if math.isfinite(metrics[name])]
-    scored = sorted((file for file in data if file.split != "train"), key=lambda file: file.split != "dev")
-    evaluated = next((file.path for file in scored), None)
-    if figures and evaluated:
-        dataset = {"name": os.path.basename(evaluated), "type": "local-file"}
-        result = {"task": {"type": pipeline}, "dataset": dataset, "metrics": figures}
-        values["model-index"] = [{"name": title, "results": [result]}]
+    if card:
+        metrics = card.metrics
+        if handle := re.match(r"hf://([\w.-]+/[\w.-]+)", metrics.get("train_start") or ""):
+            values["base_model"] = handle[1]
+        figures = [{"type": name, "value": metrics[name]} for name in card.scores if math.isfinite(metrics[name])]
+        scored = sorted((file for file in card.data if file.split != "train"), key=lambda file: file.split != "dev")
+        if figures and scored:
+            dataset = {"name": os.path.basename(scored[0].path), "type": "local-file"}
+            result = {"task": {"type": pipeline}, "dataset": dataset, "metrics": figures}
+            values["model-index"] = [{"name": card.report.title, "results": [result]}]
     todo = "# Add before you publish, since no run knows them: language, license, datasets.\n"
     return f"---\n{todo}{yaml.safe_dump(values, sort_keys=False, allow_unicode=True)}---\n"
 

@@ -138,7 +138,7 @@ def test_the_readme_names_everything(exported, name):
 
 def test_the_card_of_the_training_comes_along(exported, tmp_path):
     head, base = exported(KEPT[0])
-    figures = {"accuracy": 0.75, "majority_accuracy": 0.5, "train_steps": 9}
+    figures = {"accuracy": 0.75, "majority_accuracy": 0.5, "train_steps": 9, "train_start": "hf://a/b"}
     known = {"task": "classification", "config": None, "num_parameters": 7}
     vocabulary = {"do_lower_case": True, "vocabulary_checksum": 1}
     data = [card.Data("train", "a.csv", 9), card.Data("validation", "a.csv", 8), card.Data("dev", "dev.csv", 8)]
@@ -148,7 +148,6 @@ def test_the_card_of_the_training_comes_along(exported, tmp_path):
         card.Card(
             Report("A [run](x)", max_length=16),
             tokenizer=vocabulary,
-            start="hf://a/b",
             data=data,
             metrics=figures,
             scores=["accuracy"],

@@ -116,7 +116,6 @@ def _write_pages(trainer: Trainer, tokenizer, data: list[Data], metrics: dict, s
         config=trainer.model.backbone.bert_config,
         num_parameters=trainer.model.count_params(),
         tokenizer=tokenizer_identity(tokenizer),
-        start=metrics.get("train_start"),
         data=data,
         metrics=metrics,
         scores=[name for name in _SCORES if name in metrics],

@@ -403,7 +403,7 @@ def test_a_sweeps_tables_are_taken(write, tmp_path):
 def test_a_cards_notes_and_mistakes_are_no_markdown(tmp_path):
     """REVIEW2.md, A11: a label that was left out became an image, HTML and a link in README.md."""
     hostile = "`![t](https://evil.example/p.png) <img src=x>\n# [click me](https://evil.example) www.evil.example"
-    known = {"config": None, "num_parameters": 7, "start": None, "data": [], "metrics": {}, "scores": []}
+    known = {"config": None, "num_parameters": 7, "data": [], "metrics": {}, "scores": []}
     vocabulary = {"do_lower_case": True, "vocabulary_checksum": 1}
     notes, mistakes = [f"The first: x.tsv:3: label {hostile}"], [Mistake(1.0, [("text", hostile)])]
     shown = Report("A run", max_length=16, notes=notes, mistakes=mistakes)
