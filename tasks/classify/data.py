@@ -7,7 +7,7 @@ import dataclasses
 import itertools
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from keras_bert.errors import InputError, first_line
@@ -226,86 +226,79 @@ def choose_task(task_name: str, tfds_name: str) -> TableTask:
     )
 
 
-class TfdsTables:
-    """The splits of a data set of TensorFlow Datasets, downloaded and prepared if necessary.
+def read_tfds(
+    name: str, data_dir: str | None, split: str, task: TableTask, bad_rows: BadRows, with_labels: bool = True
+) -> Table:
+    """Reads a split of a data set of TensorFlow Datasets, which is downloaded and prepared if necessary.
+
+    A class number becomes the task's label, or the data set's own name for it; -1 means no label. Rows with an `idx`
+    are sorted by it, since the package stores them shuffled.
 
     Args:
         name: as for `tfds.builder`: `collection/config:version`.
         data_dir: directory of prepared data sets; None for the package's own (`TFDS_DATA_DIR`, or
             `~/tensorflow_datasets`).
+        split: such as `train`, `validation` or `train[:10%]`.
+        task, bad_rows, with_labels: as in `read_table`.
 
     Raises:
-        InputError: there is no such data set, or it cannot be prepared.
+        InputError: there is no such data set, split or column, it cannot be prepared, or a row is bad.
     """
+    import tensorflow_datasets
 
-    def __init__(self, name: str, data_dir: str | None = None):
-        import tensorflow_datasets
+    try:
+        builder = tensorflow_datasets.builder(name, data_dir=data_dir)
+    except (ValueError, OSError) as error:
+        raise InputError(f"--tfds_name={name}: {first_line(error)} See tfds.list_builders().") from error
+    try:
+        builder.download_and_prepare()
+    except Exception as error:  # The data set's own code may raise anything: network, disk, a missing package.
+        reason = f"{type(error).__name__}: {first_line(error)}"
+        raise InputError(f"--tfds_name={name}: cannot be downloaded and prepared ({reason}).") from error
+    base, splits = split.partition("[")[0], list(builder.info.splits)
+    if base not in splits and not any(part in base for part in ("+", "all")):
+        raise InputError(
+            f"--tfds_name={name}: no split {base!r}. There are: {', '.join(splits)}. Name them with --train_file, "
+            "--dev_file and --test_file; train[:90%] and train[90%:] are such names too."
+        )
+    wanted, features = task.columns(with_labels), builder.info.features
+    missing = [column for column in wanted if column not in features]
+    if missing:
+        raise InputError(
+            f"--tfds_name={name}: no feature {missing[0]!r}. There are: {', '.join(features)}. Name the right one with "
+            "--text_column, --text_pair_column or --label_column."
+        )
+    examples = tensorflow_datasets.as_numpy(builder.as_dataset(split=split))
+    rows = _tfds_rows(examples, wanted, _label_names(features, task) if with_labels else None)
+    return collect(f"{name}[{split}]", rows, task, bad_rows, with_labels)
 
-        self.name = name
-        self._tfds = tensorflow_datasets
-        try:
-            self._builder = self._tfds.builder(name, data_dir=data_dir)
-        except (ValueError, OSError) as error:
-            raise InputError(f"--tfds_name={name}: {first_line(error)} See tfds.list_builders().") from error
-        try:
-            self._builder.download_and_prepare()
-        except Exception as error:  # The data set's own code may raise anything: network, disk, a missing package.
-            reason = f"{type(error).__name__}: {first_line(error)}"
-            raise InputError(f"--tfds_name={name}: cannot be downloaded and prepared ({reason}).") from error
 
-    def read_table(self, split: str, task: TableTask, bad_rows: BadRows, with_labels: bool = True) -> Table:
-        """Reads a split, e.g. `train`, `validation` or `train[:10%]`, as `tasks.classify.data.read_table` does.
+def _label_names(features, task: TableTask) -> list[str] | None:
+    """Returns the names of the class numbers, or None if the label is not a class number."""
+    feature = features[task.label_columns[0]]
+    names = getattr(getattr(feature, "feature", feature), "names", None)  # Several labels are a sequence.
+    if names is None or task.is_regression or task.label_columns[1:]:
+        return None
+    # Where the package has names such as "negative", GLUE's files have 0 and 1, in the same order.
+    replaces = task.labels is not None and len(task.labels) == len(names) and set(task.labels) != set(names)
+    return list(task.labels) if replaces else list(names)
 
-        A class number becomes the task's label, or the data set's own name for it; -1 means no label. Rows with an
-        `idx` are sorted by it, since the package stores them shuffled.
 
-        Raises:
-            InputError: there is no such split or column, or a row is bad.
-        """
-        base = split.partition("[")[0]
-        splits = list(self._builder.info.splits)
-        if base not in splits and not any(part in base for part in ("+", "all")):
-            raise InputError(
-                f"--tfds_name={self.name}: no split {base!r}. There are: {', '.join(splits)}. Name them with "
-                "--train_file, --dev_file and --test_file; train[:90%] and train[90%:] are such names too."
-            )
-        wanted = task.columns(with_labels)
-        features = self._builder.info.features
-        missing = [name for name in wanted if name not in features]
-        if missing:
-            raise InputError(
-                f"--tfds_name={self.name}: no feature {missing[0]!r}. There are: {', '.join(features)}. Name the right "
-                "one with --text_column, --text_pair_column or --label_column."
-            )
-        rows = self._rows(split, wanted, self._label_names(task) if with_labels else None)
-        return collect(f"{self.name}[{split}]", rows, task, bad_rows, with_labels)
-
-    def _label_names(self, task: TableTask) -> list[str] | None:
-        """Returns the names of the class numbers, or None if the label is not a class number."""
-        feature = self._builder.info.features[task.label_columns[0]]
-        names = getattr(getattr(feature, "feature", feature), "names", None)  # Several labels are a sequence.
-        if names is None or task.is_regression or task.label_columns[1:]:
-            return None
-        # Where the package has names such as "negative", GLUE's files have 0 and 1, in the same order.
-        replaces = task.labels is not None and len(task.labels) == len(names) and set(task.labels) != set(names)
-        return list(task.labels) if replaces else list(names)
-
-    def _rows(self, split: str, wanted: list[str], names: list[str] | None) -> Rows:
-        examples = enumerate(self._tfds.as_numpy(self._builder.as_dataset(split=split)))
-        rows = [
-            (int(example.get("idx", index)), [_plain(example[name]) for name in wanted]) for index, example in examples
-        ]
-        for index, values in sorted(rows, key=lambda row: row[0]):
-            if names is not None:
-                numbers = values[-1] if isinstance(values[-1], list) else [values[-1]]
-                wrong = [number for number in numbers if not 0 <= number < len(names)]
-                if wrong:
-                    message = f"feature {wanted[-1]!r} is {wrong[0]}: no label. Choose a split that has them."
-                    yield index, Broken(message)
-                    continue
-                named = [names[number] for number in numbers]
-                values[-1] = named if isinstance(values[-1], list) else named[0]
-            yield index, dict(zip(wanted, values, strict=True))
+def _tfds_rows(examples: Iterable[dict], wanted: list[str], names: list[str] | None) -> Rows:
+    rows = [
+        (int(example.get("idx", index)), [_plain(example[name]) for name in wanted])
+        for index, example in enumerate(examples)
+    ]
+    for index, values in sorted(rows, key=lambda row: row[0]):
+        if names is not None:
+            numbers = values[-1] if isinstance(values[-1], list) else [values[-1]]
+            wrong = [number for number in numbers if not 0 <= number < len(names)]
+            if wrong:
+                yield index, Broken(f"feature {wanted[-1]!r} is {wrong[0]}: no label. Choose a split that has them.")
+                continue
+            named = [names[number] for number in numbers]
+            values[-1] = named if isinstance(values[-1], list) else named[0]
+        yield index, dict(zip(wanted, values, strict=True))
 
 
 def _plain(value):

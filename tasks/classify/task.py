@@ -97,7 +97,7 @@ class Classify(task.Task):
         if split == "train" and self.settings.few_labels == "names":
             return [task.Part(split, data.names_table(self.settings.labels))]
         name, parts = self.settings.tfds_name, []
-        read_table = data.TfdsTables(name, self.settings.data_dir).read_table if name else data.read_table
+        read_table = functools.partial(data.read_tfds, name, self.settings.data_dir) if name else data.read_table
         for source in sources[:1] if file else sources:
             path = (file or source.tfds_name) if name else self._find(split, source)
             table = read_table(path, self.table_task, bad_rows, with_labels=split != "test")

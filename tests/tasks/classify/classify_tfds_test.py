@@ -11,7 +11,7 @@ import pytest
 from run_tasks import read_tables
 
 from keras_bert.errors import InputError
-from tasks.classify.data import TfdsTables, choose_task
+from tasks.classify.data import choose_task, read_tfds
 from tasks.text.bad_rows import BadRows
 
 
@@ -145,7 +145,7 @@ def test_a_failing_download_is_one_line(package, monkeypatch):
 
     monkeypatch.setattr(Builder, "download_and_prepare", fail)
     with pytest.raises(InputError, match=r"cannot be downloaded and prepared \(ConnectionError: no route to host\)"):
-        TfdsTables("reviews")
+        read_tables("train", tfds_name="reviews")
 
 
 def test_the_task_follows_from_the_name():
@@ -188,6 +188,5 @@ def test_a_set_that_the_package_itself_has_written(tmp_path):
 
 def test_bad_rows_go_through_the_same_door(package):
     bad_rows = BadRows("skip")
-    tables = TfdsTables("glue/sst2")
-    table = tables.read_table("train", choose_task("table", "glue/sst2"), bad_rows)
+    table = read_tfds("glue/sst2", None, "train", choose_task("table", "glue/sst2"), bad_rows)
     assert len(table.texts) == 3 and bad_rows.count == 0
