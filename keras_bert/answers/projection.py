@@ -3,7 +3,7 @@
 A prediction is the normalized text from its first token to its last. Its original is the text's own words, from the
 word of the first token to that of the last. If both have the same number of characters, not counting white space, they
 are aligned one to one, from the first place in the original where the normalized prediction occurs. Otherwise, or if a
-token of the prediction is [UNK], the answer is the whole original.
+token of the prediction is [UNK] or another special token, the answer is the whole original.
 
 Shapes: C characters, T tokens, G characters other than white space, V normalized words, N their characters, P spans,
 U spans' different first tokens, M places that a search still looks at. All of the whole batch.
@@ -97,12 +97,19 @@ class Projector:
     def __call__(self, source: SourceText) -> "Projection":
         """Prepares the projection of spans of `source`."""
         words = self._split(source.texts)
-        is_unknown = source.token_ids == self._unknown_id
-        return Projection(source, words, is_unknown, *self._places(source, words, is_unknown))
+        # A special token that stands in the text for itself: no other token has brackets at both ends.
+        firsts, lasts = (tf.gather(source.codes, at) for at in (source.token_starts, source.token_ends - 1))
+        is_special = (firsts == ord("[")) & (lasts == ord("]"))
+        is_unknown = (source.token_ids == self._unknown_id) & ~is_special
+        places = self._places(source, words, is_unknown, is_special)
+        return Projection(source, words, is_unknown | is_special, *places)
 
-    def _places(self, source: SourceText, words: NormalizedWords, is_unknown: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def _places(
+        self, source: SourceText, words: NormalizedWords, is_unknown: tf.Tensor, is_special: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         """Finds where each token starts and ends (exclusive) among the normalized characters: int64 [T] each."""
         begins = tf.cast(tf.gather(self._begins, source.token_ids), tf.int64)
+        begins = tf.where(is_special, tf.constant(3, tf.int64), begins)  # Two brackets and a name.
         # Words are counted text by text, since some words of a cut text have no token.
         number = tf.pad(tf.cumsum(begins), [[1, 0]])
         row_starts = tf.gather(source.token_splits, source.token_rows)
@@ -122,7 +129,7 @@ class Projection:
     Args:
         source: the texts.
         words: their normalized words.
-        is_unknown: bool [T], True for [UNK].
+        is_unknown: bool [T], True for special tokens, [UNK] among them.
         starts, ends: int64 [T], which of the N normalized characters each token starts and ends with (exclusive).
 
     Attributes:

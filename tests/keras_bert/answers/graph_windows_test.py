@@ -202,7 +202,24 @@ def test_spans_are_projected_as_by_the_task(lowercase):
         for _ in range(count)
     ]
     vocabulary = [piece for piece in alphabet_vocabulary() if piece[0] == "[" or generator.random() < 0.9]
-    tokenizer, python = BertTokenizer(vocabulary, lowercase), PythonBertTokenizer(vocabulary, lowercase)
+    assert _check_projections(BertTokenizer(vocabulary, lowercase), contexts, generator) > 33 * count
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_special_tokens_in_a_text_are_projected_as_by_the_task(lowercase):
+    generator = random.Random(7)
+    specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[sep]", "[", "]", "[SEP]\u200b"]
+    pieces = [*specials, *specials, "w1", "W2", "w3s", "uuu", "pppp", "-", "(", "Caf\u00e9", "\u2603", "\u4e2d"]
+    contexts = ["".join(generator.choices([*pieces, " ", " ", "\u202f"], k=12)) for _ in range(60)]
+    contexts += ["[SEP] pppp , uuu-w1-vvv w2"]
+    vocabulary = [*VOCABULARY, *"-([", "pppp", "caf", "##e"]
+    tokenizer = BertTokenizer(vocabulary, lowercase, special_tokens_in_strings=True)
+    assert _check_projections(tokenizer, contexts, generator) > 300
+
+
+def _check_projections(tokenizer, contexts, generator) -> int:
+    """Compares spans of all contexts with the task's; returns how many."""
+    python = PythonBertTokenizer.of(tokenizer)
     source = SourceText(tf.constant(contexts), tokenizer, 10_000)
     projection, splits = Projector(tokenizer)(source), source.token_splits.numpy()
     spans, expected = [], []
@@ -215,9 +232,9 @@ def test_spans_are_projected_as_by_the_task(lowercase):
             for end in {*range(start, min(start + 4, len(ids))), min(start + generator.randrange(40), len(ids) - 1)}:
                 predicted = join_pieces([python.vocabulary[number] for number in ids[start : end + 1]])
                 spans.append((first + start, first + end))
-                expected.append(project(predicted, words.join(of_word[start], of_word[end]), lowercase))
+                expected.append(project(predicted, words.join(of_word[start], of_word[end]), tokenizer.lowercase))
     columns = (tf.constant(column, tf.int64) for column in zip(*spans, strict=True))
     answers = [text.decode() for text in projection.cut(*projection.spans(*columns)).numpy()]
     wrong = [pair for pair in zip(answers, expected, strict=True) if pair[0] != pair[1]]
     assert not wrong, wrong[:3]
-    assert len(expected) > 33 * count
+    return len(expected)
