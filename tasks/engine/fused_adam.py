@@ -6,20 +6,21 @@ import tensorflow as tf
 _FEWEST_COMPILED = 2**20
 
 
-def fused_adam(
-    handles: list, gradient, rate, epsilon, decay, beta_1: float, beta_2: float, compiles: bool = False
-) -> None:
+def fused_adam(handles: list, gradient, rate, epsilon, decay, betas: list, compiles: bool = False) -> None:
     """Updates a variable and its moments in place.
 
         w <- w - decay w;  m <- beta_1 m + (1 - beta_1) g;  v <- beta_2 v + (1 - beta_2) g^2
         w <- w - rate m / (sqrt(v) + epsilon)
 
-    Any bias correction is already part of `rate` and `epsilon`, so the kernel's own is disabled (powers of 0).
+    Any bias correction is already part of `rate` and `epsilon`, so the kernel's own is disabled (powers of 0). Scalars
+    come as tensors that all variables share: with their own, BERT base's training step has 628 more operations, and
+    tracing it takes 3.2 instead of 2.8 s.
 
     Args:
         handles: resource handles of w, m and v.
         gradient: dense gradient, of w's shape.
         rate, epsilon, decay: scalars of w's dtype; a decay of None skips the decay.
+        betas: beta_1, beta_2 and 0, scalars of w's dtype.
         compiles: whether to compile the decay with XLA. On a CPU this takes one pass over memory instead of two and
             half the time.
     """
@@ -28,7 +29,7 @@ def fused_adam(
         size = gradient.shape.num_elements()  # None if the static shape is unknown.
         pays = size is None or size >= _FEWEST_COMPILED
         (_compiled_decay if compiles and pays else _decay)(variable, decay)
-    zero = tf.zeros((), gradient.dtype)
+    beta_1, beta_2, zero = betas
     tf.raw_ops.ResourceApplyAdam(
         var=variable,
         m=first,
@@ -36,8 +37,8 @@ def fused_adam(
         beta1_power=zero,
         beta2_power=zero,
         lr=rate,
-        beta1=tf.constant(beta_1, gradient.dtype),
-        beta2=tf.constant(beta_2, gradient.dtype),
+        beta1=beta_1,
+        beta2=beta_2,
         epsilon=epsilon,
         grad=gradient,
     )

@@ -136,6 +136,8 @@ class _BertOptimizer(keras.optimizers.Optimizer):
         # Created anew in each call, since tensors of one graph must not leak into the next.
         self._rate = functools.cache(lambda factor, dtype: ops.cast(learning_rate * factor, dtype))
         self._correction = functools.cache(self._compute_correction)
+        self._adam_rate = functools.cache(lambda factor, dtype: self._rate(factor, dtype) * self._correction(dtype)[0])
+        self._betas = functools.cache(lambda dtype: tf.unstack(tf.constant((self.beta_1, self.beta_2, 0.0), dtype)))
         super().apply(grads, trainable_variables)
 
     def _compute_correction(self, dtype: str) -> tuple:
@@ -177,13 +179,12 @@ class BertAdam(_BertOptimizer):
         """Updates one variable and its moments; `gradient` has the variable's shape."""
         index, dtype = self._get_variable_index(variable), variable.dtype
         rule, gradient = self.rules[index], _dense(gradient, dtype)
-        factor, epsilon = self._correction(dtype)
-        rate = self._rate(rule.rate_multiplier, dtype) * factor
+        rate, epsilon = self._adam_rate(rule.rate_multiplier, dtype), self._correction(dtype)[1]
         decay = self._rate(rule.rate_multiplier * rule.weight_decay, dtype) if rule.weight_decay else None
         variable = variable.value if isinstance(variable, keras.Variable) else variable
         moments = (self._first_moments[index], self._second_moments[index])
         handles = [variable.handle, *(moment.value.handle for moment in moments)]
-        fused_adam(handles, gradient, rate, epsilon, decay, self.beta_1, self.beta_2, self.compiles_decay)
+        fused_adam(handles, gradient, rate, epsilon, decay, self._betas(dtype), self.compiles_decay)
 
 
 class BertAdamW(BertAdam):

@@ -6,6 +6,8 @@ import tensorflow as tf
 
 from tasks.engine.fused_adam import fused_adam
 
+BETAS = [tf.constant(0.9), tf.constant(0.999), tf.constant(0.0)]
+
 
 def update(compiles: bool, decay: float | None, rows: int = 1024, steps: int = 3):
     """Returns the weights, (rows, 1024), before and after some steps, and whether XLA compiled a part of them."""
@@ -17,7 +19,7 @@ def update(compiles: bool, decay: float | None, rows: int = 1024, steps: int = 3
     def step():
         share = None if decay is None else tf.constant(decay)
         handles = [variable.handle for variable in variables]
-        fused_adam(handles, tf.constant(gradient), rate, epsilon, share, 0.9, 0.999, compiles)
+        fused_adam(handles, tf.constant(gradient), rate, epsilon, share, BETAS, compiles)
 
     concrete = tf.function(step, autograph=False).get_concrete_function()
     for _ in range(steps):
@@ -51,7 +53,7 @@ def test_a_gradient_whose_shape_is_not_known_beforehand():
     @tf.function(input_signature=[tf.TensorSpec(None)], autograph=False)
     def step(gradient):
         handles = [variable.handle for variable in variables]
-        fused_adam(handles, gradient, tf.constant(0.0), tf.constant(1e-6), tf.constant(0.5), 0.9, 0.999, True)
+        fused_adam(handles, gradient, tf.constant(0.0), tf.constant(1e-6), tf.constant(0.5), BETAS, True)
 
     step(tf.ones([3, 4]))
     np.testing.assert_array_equal(variables[0], np.full([3, 4], 0.5))
