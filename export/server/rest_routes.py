@@ -114,8 +114,12 @@ class RestRoutes:
             return _ANSWERS[api](inference, document)
 
     def _search(self, api: str, find: Callable, answer: Callable, body: bytes, deadline: float | None) -> Answer:
-        document = rest_api.parse_json(body)
-        name = search_api.model_name(self.manager, document, find)
+        try:
+            document = rest_api.parse_json(body)
+            name = search_api.model_name(self.manager, document, find)
+        except ServingError:
+            with self.metrics.request("", api, "REST"):
+                raise
         known = name if name in self.manager.names() else ""
         with self.metrics.request(known, api, "REST"), self.manager.use(name) as servable:
             return Answer(200, "application/json", answer(servable, document, deadline))

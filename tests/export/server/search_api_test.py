@@ -160,6 +160,15 @@ def test_errors_have_openais_form(server, document, body, status, message):
     assert fits(document, document["paths"]["/v1/embeddings"]["post"]["responses"]["default"], answer)
 
 
+@pytest.mark.parametrize(("path", "body"), [("/v1/embeddings", b"{"), ("/rerank", b"[]")])
+def test_a_body_that_names_no_model_is_counted(server, path, body):
+    counts = []
+    for _ in range(2):
+        assert toy_server.ask(server, "POST", path, body)[0] in (400, 422)
+        counts.append(toy_server.figure(server, "request_count", model_name="", status="INVALID_ARGUMENT"))
+    assert counts[1] == counts[0] + 1
+
+
 def test_a_model_without_counts_says_no_usage(saved, tmp_path):
     """Such as an export of an earlier version."""
     text = tf.TensorSpec([None], tf.string)
