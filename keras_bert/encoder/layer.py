@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 import keras
 
+from keras_bert.encoder.dropout import HashedDropout
+
 _weights_follow = contextvars.ContextVar("weights_follow", default=False)
 
 
@@ -78,4 +80,5 @@ class BertLayer(keras.layers.Layer):
         return keras.layers.LayerNormalization(epsilon=self.layer_norm_epsilon, dtype=self.dtype_policy, name=name)
 
     def _dropout(self) -> keras.layers.Dropout:
-        return keras.layers.Dropout(self.dropout, dtype=self.dtype_policy, name="dropout")
+        layer = HashedDropout if keras.backend.backend() == "jax" else keras.layers.Dropout
+        return layer(self.dropout, dtype=self.dtype_policy, name="dropout")

@@ -27,6 +27,11 @@ ON_ANOTHER_BACKEND = """if True:
     outputs = backbone.predict_on_batch(dict(np.load(f"{directory}/batch.npz").items()))
     outputs = {name: keras.ops.convert_to_numpy(value) for name, value in outputs.items()}
     np.savez(f"{directory}/outputs.npz", **outputs)
+    batch = dict(np.load(f"{directory}/batch.npz").items())
+    for training, differ in ((True, True), (False, False)):  # Dropout draws new masks for each call of training.
+        calls = [backbone(batch, training=training)["pooled_output"] for _ in range(2)]
+        first, second = map(keras.ops.convert_to_numpy, calls)
+        assert np.any(first != second) == differ
 """
 
 
