@@ -20,6 +20,7 @@ from keras_bert.encoder.heads import PoolTokens, output_head
 from keras_bert.encoder.layer import arguments_of, keep_arguments, weights_follow
 from keras_bert.errors import InputError, first_line
 from keras_bert.files import is_file, keep_copies, read_object
+from keras_bert.models.rows import has_rows, make_batches, read_examples, read_rows, split_rows
 from keras_bert.presets import catalog, tokenizers, weights
 from keras_bert.tokenization.preprocessor import BertPreprocessor
 
@@ -137,16 +138,35 @@ class BertTask:
                 self.optimizer.build(self.trainable_variables)
         return super().make_train_function(force)
 
-    def fit(self, x=None, y=None, *args, **kwargs):
+    def fit(
+        self,
+        x=None,
+        y=None,
+        batch_size=None,
+        sample_weight=None,
+        validation_data=None,
+        validation_split=None,
+        shuffle=True,
+        **kwargs,
+    ):
         """Trains the model as `keras.Model.fit` does; rows may be lists of different lengths.
+
+        Rows are in another order in each epoch, unless `shuffle` is False or `x` is a dataset. KerasHub's `fit` leaves
+        them as they are.
 
         Raises:
             ValueError: a row has no text or label, such as an empty cell of pandas, or `x` and `y` differ in length.
         """
-        for name in kwargs.keys() & {"sample_weight", "validation_data"}:
-            is_list = name == "validation_data" and isinstance(kwargs[name], list)  # of x and y, as a tuple is
-            kwargs[name] = read_rows(name, tuple(kwargs[name]) if is_list else kwargs[name])
-        return super().fit(*read_examples(x, y), *args, **kwargs)
+        held_out = tuple(validation_data) if isinstance(validation_data, list) else validation_data
+        held_out = read_rows("validation_data", held_out)
+        x, y = read_examples(x, y)
+        if has_rows(x):
+            columns = keras.utils.pack_x_y_sample_weight(x, y, read_rows("sample_weight", sample_weight))
+            if validation_split and held_out is None:
+                columns, held_out = split_rows(columns, validation_split)
+            held_out = make_batches(held_out, batch_size) if has_rows(held_out) else held_out
+            x, y, sample_weight, batch_size = make_batches(columns, batch_size, shuffle), None, None, None
+        return super().fit(x, y, batch_size, sample_weight, held_out, shuffle=False, **kwargs)
 
     def evaluate(self, x=None, y=None, *args, **kwargs):
         """Evaluates the model as `keras.Model.evaluate` does, on what `fit` takes."""
@@ -349,42 +369,6 @@ class BertTask:
     def _merge(cls, stored: dict, given: dict, source: str | os.PathLike) -> dict:
         """Combines a checkpoint's arguments with the caller's, which take precedence."""
         return {**stored, **given}
-
-
-def read_rows(name: str, rows):
-    """Returns rows as tf.data takes them: a tensor, which may be split, and a ragged one of lists of different lengths.
-
-    Args:
-        name: of the argument that has the rows, for messages.
-        rows: list, pandas Series or array of objects; a tuple or dict of them; anything else is returned as it is.
-
-    Raises:
-        ValueError: there are no rows, or one is missing, such as an empty cell of pandas.
-    """
-    if isinstance(rows, tuple):
-        return tuple(read_rows(name, column) for column in rows)
-    if isinstance(rows, dict):
-        return {key: read_rows(name, column) for key, column in rows.items()}
-    is_object = isinstance(rows, np.ndarray) and rows.dtype.hasobject
-    if not (isinstance(rows, list) or hasattr(rows, "isna") or is_object) or getattr(rows, "ndim", 1) > 1:
-        return rows
-    for number, row in enumerate(rows):
-        if row is None or type(row).__name__ == "NAType" or (isinstance(row, float) and np.isnan(row)):
-            raise ValueError(f"`{name}` must have a value in each row. Received: {row!r} in row {number}")
-    values = list(rows)
-    if not values:
-        raise ValueError(f"`{name}` must have at least one row. Received: {rows!r}")
-    is_ragged = len({len(row) for row in values if isinstance(row, list)}) > 1
-    return tf.ragged.constant(values) if is_ragged else tf.constant(values)
-
-
-def read_examples(x, y) -> tuple:
-    """Returns `x` and `y` as `read_rows` does; raises ValueError as that does, or if their columns differ in length."""
-    examples = read_rows("x", x), read_rows("y", y)
-    lengths = [column.shape[0] for column in keras.tree.flatten(examples) if len(getattr(column, "shape", ()))]
-    if len(set(lengths)) > 1:
-        raise ValueError(f"`x` and `y` must have as many rows in each column. Received: {lengths} rows")
-    return examples
 
 
 class LabeledTask(BertTask):

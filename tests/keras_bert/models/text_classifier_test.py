@@ -13,7 +13,6 @@ from keras_bert import BertPreprocessor, BertTextClassifier, BertTextEmbedder, B
 from keras_bert.answers.sequence import SequenceAnswers
 from keras_bert.errors import InputError
 from keras_bert.formats import hugging_face, keras_preset
-from keras_bert.models.task import read_rows
 from keras_bert.presets import weights
 
 PAIRS = (["the cat", "a dog sat"], ["big", "red hen"])
@@ -256,20 +255,6 @@ def test_scores_are_no_labels_of_a_classifier(trained):
     for labels in (["cat", "cat"], np.array([1, 0])):  # Answers would call class 0 `1`.
         with pytest.raises(ValueError, match="must be str, a name of its own for each"):
             BertTextClassifier(toy_tasks.backbone(), labels=labels)
-
-
-def test_rows_of_pandas_are_texts():
-    pd = pytest.importorskip("pandas")
-    column = pd.Series(["a", "b"], index=[7, 3])
-    assert read_rows("x", column).numpy().tolist() == [b"a", b"b"]
-    assert read_rows("x", {"text": column})["text"].dtype == "string"
-    # What `validation_split` can cut, and tf.data take.
-    for rows in ([1, 0], pd.Series([1, 0], dtype=object), pd.Series([[1], [0]]), [[1], [0]]):
-        assert read_rows("y", rows).numpy().ravel().tolist() == [1, 0]
-    frame = pd.DataFrame({"a": [1.0]})
-    assert read_rows("x", frame) is frame
-    with pytest.raises(ValueError, match="`x` must have a value in each row. Received: <NA> in row 1"):
-        read_rows("x", pd.Series(["a", None], dtype="string"))
 
 
 def test_a_row_may_have_any_number_of_labels(preprocessor, tmp_path):

@@ -1,0 +1,89 @@
+"""The rows that `fit`, `evaluate` and `predict` of a task take: texts, labels and weights, in columns of any kind."""
+
+import math
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+
+def read_rows(name: str, rows):
+    """Returns rows as tf.data takes them: a tensor, which may be split, and a ragged one of lists of different lengths.
+
+    Args:
+        name: of the argument that has the rows, for messages.
+        rows: list, pandas Series or array of objects; a tuple or dict of them; anything else is returned as it is.
+
+    Raises:
+        ValueError: there are no rows, or one is missing, such as an empty cell of pandas.
+    """
+    if isinstance(rows, tuple):
+        return tuple(read_rows(name, column) for column in rows)
+    if isinstance(rows, dict):
+        return {key: read_rows(name, column) for key, column in rows.items()}
+    is_object = isinstance(rows, np.ndarray) and rows.dtype.hasobject
+    if not (isinstance(rows, list) or hasattr(rows, "isna") or is_object) or getattr(rows, "ndim", 1) > 1:
+        return rows
+    for number, row in enumerate(rows):
+        if row is None or type(row).__name__ == "NAType" or (isinstance(row, float) and np.isnan(row)):
+            raise ValueError(f"`{name}` must have a value in each row. Received: {row!r} in row {number}")
+    values = list(rows)
+    if not values:
+        raise ValueError(f"`{name}` must have at least one row. Received: {rows!r}")
+    is_ragged = len({len(row) for row in values if isinstance(row, list)}) > 1
+    return tf.ragged.constant(values) if is_ragged else tf.constant(values)
+
+
+def read_examples(x, y) -> tuple:
+    """Returns `x` and `y` as `read_rows` does; raises ValueError as that does, or if their columns differ in length."""
+    examples = read_rows("x", x), read_rows("y", y)
+    lengths = [column.shape[0] for column in keras.tree.flatten(examples) if len(getattr(column, "shape", ()))]
+    if len(set(lengths)) > 1:
+        raise ValueError(f"`x` and `y` must have as many rows in each column. Received: {lengths} rows")
+    return examples
+
+
+def has_rows(columns) -> bool:
+    """Tells whether there are columns whose rows can be told apart, and no dataset or generator."""
+    return columns is not None and all(hasattr(column, "shape") for column in _flatten(columns))
+
+
+def split_rows(columns, share: float) -> tuple:
+    """Returns the first rows, and the last ones, which are `share` of all.
+
+    Raises:
+        ValueError: the first or the last are none.
+    """
+    count = _flatten(columns)[0].shape[0]
+    end = math.floor(count * (1.0 - share))
+    if not 0 < end < count:
+        raise ValueError(f"`validation_split` must leave rows on both sides. Received: {share} of {count} rows")
+    return _map(lambda column: column[:end], columns), _map(lambda column: column[end:], columns)
+
+
+def make_batches(columns, batch_size: int | None = None, shuffle: bool = False) -> tf.data.Dataset:
+    """Returns batches of rows.
+
+    Args:
+        columns: of one length, nested in tuples and dicts; None among them stays None.
+        batch_size: None: 32, as in Keras.
+        shuffle: whether each epoch draws another order.
+    """
+    columns = _map(_as_tensor, columns)
+    rows = tf.data.Dataset.range(_flatten(columns)[0].shape[0])
+    rows = rows.shuffle(rows.cardinality()) if shuffle else rows
+    batches = rows.batch(32 if batch_size is None else batch_size)
+    return batches.map(lambda numbers: _map(lambda column: tf.gather(column, numbers), columns))
+
+
+def _as_tensor(column) -> tf.Tensor | tf.RaggedTensor:
+    is_tensor = isinstance(column, tf.Tensor | tf.RaggedTensor)
+    return column if is_tensor else tf.convert_to_tensor(keras.ops.convert_to_numpy(column))
+
+
+def _flatten(columns) -> list:
+    return [column for column in keras.tree.flatten(columns) if column is not None]
+
+
+def _map(function, columns):
+    return keras.tree.map_structure(lambda column: None if column is None else function(column), columns)
