@@ -91,6 +91,7 @@ class BertPretrainer(BertTask, keras_nlp.models.Task):
         # === Functional model ===
         inputs = {**backbone.input, "mask_positions": keras.Input((None,), dtype="int32", name="mask_positions")}
         encoded = backbone(backbone.input)
+        self.uses_pooler = use_next_sentence
         outputs = {"masked_lm": masked_lm(encoded["sequence_output"], mask_positions=inputs["mask_positions"])}
         pooled = encoded["pooled_output"]
         if backbone.layout == "packed":

@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import functools
 import os
+import warnings
 
 import keras
 import numpy as np
@@ -166,7 +167,10 @@ class BertTask:
                 columns, held_out = split_rows(columns, validation_split)
             held_out = make_batches(held_out, batch_size) if has_rows(held_out) else held_out
             x, y, sample_weight, batch_size = make_batches(columns, batch_size, shuffle), None, None, None
-        return super().fit(x, y, batch_size, sample_weight, held_out, shuffle=False, **kwargs)
+        with warnings.catch_warnings() if not self.uses_pooler else contextlib.nullcontext():
+            if not self.uses_pooler:  # The backbone keeps it for other heads.
+                warnings.filterwarnings("ignore", r"Gradients do not exist for variables \['pooled_dense/[^,]*, \S*\] ")
+            return super().fit(x, y, batch_size, sample_weight, held_out, shuffle=False, **kwargs)
 
     def evaluate(self, x=None, y=None, *args, **kwargs):
         """Evaluates the model as `keras.Model.evaluate` does, on what `fit` takes."""

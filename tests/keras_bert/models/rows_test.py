@@ -1,12 +1,15 @@
 """The rows that a task's `fit` takes, their order, and what it warns of."""
 
+import warnings
+
 import keras_nlp
 import numpy as np
 import pytest
 import tensorflow as tf
 import toy_tasks
+from toy_tasks import ANIMALS, LENGTH
 
-from keras_bert import BertTextClassifier
+from keras_bert import BertPreprocessor, BertPretrainer, BertTextClassifier, BertTokenClassifier
 from keras_bert.models.rows import make_batches, read_rows, split_rows
 
 COUNT = 100
@@ -99,3 +102,28 @@ def test_a_dataset_is_taken_as_it_is(monkeypatch):
     dataset = tf.data.Dataset.from_tensors((TEXTS, LABELS))
     BertTextClassifier(toy_tasks.backbone(), 2).fit(dataset, validation_data=dataset)
     assert calls == [(dataset, None, None, None, dataset)]
+
+
+@pytest.mark.usefixtures("eagerly")
+@pytest.mark.parametrize("kind", ["pooled", "tagger", "pretrainer"])
+def test_no_warning_is_of_what_a_task_does_not_train(kind):
+    """Keras warns of a pooler without gradients, and of `shuffle` with KerasHub's datasets."""
+    tokenizer, texts = toy_tasks.tokenizer(), ["the cat", "a dog sat"]
+    cls, arguments, rows = {
+        "pooled": (BertTextClassifier, {"labels": ANIMALS, "pooling": "mean"}, (texts, ["cat", "dog"])),
+        "tagger": (BertTokenClassifier, {"labels": ["O", "B"]}, ([["the", "cat"], ["a"]], [["O", "B"], ["O"]])),
+        "pretrainer": (BertPretrainer, {"use_next_sentence": False}, (texts,)),
+    }[kind]
+    preprocessor = (BertPreprocessor if kind == "pooled" else cls.preprocessor_cls)(tokenizer, LENGTH)
+    model = cls(toy_tasks.backbone(), preprocessor=preprocessor, **arguments)
+    before = [layer.get_weights() for layer in model.backbone.layers]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model.fit(*rows, verbose=0)
+    assert not [warning for warning in caught if "tf.data functions" not in str(warning.message)]
+    changed = [
+        layer.name
+        for layer, weights in zip(model.backbone.layers, before, strict=True)
+        if any(np.any(new != old) for new, old in zip(layer.get_weights(), weights, strict=True))
+    ]
+    assert changed and "pooled_dense" not in changed
