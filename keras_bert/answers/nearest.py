@@ -42,9 +42,10 @@ def find_nearest(questions: tf.Tensor, vectors, scales, top_k: int) -> tuple[tf.
         best = tf.math.top_k(tf.where(is_new, scores, -np.inf), min(most, rows))
         return best.values, best.indices + start
 
-    # Two blocks at once keep two cores busy, since a product of one question uses one.
-    kinds = (tf.float32, tf.int32)
-    best = tf.map_fn(best_of, tf.range(-(-num_vectors // rows)), fn_output_signature=kinds, parallel_iterations=2)
+    # Two blocks at once keep two cores busy, since a product of one question uses one. Eagerly TensorFlow warns of it.
+    kinds, at_once = (tf.float32, tf.int32), 1 if tf.executing_eagerly() else 2
+    blocks = tf.range(-(-num_vectors // rows))
+    best = tf.map_fn(best_of, blocks, fn_output_signature=kinds, parallel_iterations=at_once)
     scores, indices = (tf.reshape(tf.transpose(part, [1, 0, 2]), [tf.shape(questions)[0], -1]) for part in best)
     best = tf.math.top_k(scores, most)  # The first of equal scores comes first, as in the blocks.
     indices = tf.gather(indices, best.indices, batch_dims=1)

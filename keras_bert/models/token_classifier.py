@@ -39,7 +39,7 @@ class BertTokenClassifierPreprocessor(BertPreprocessor):
         if y is None:
             return features
         position = positions.flat_values
-        labels = tf.convert_to_tensor(ragged_words(y, words).flat_values)
+        labels = tf.convert_to_tensor(_labels_of(words, y))
         is_score = labels.dtype.is_floating
         labels = tf.cast(labels, tf.float32 if is_score else tf.int32)
         is_labelled = (position >= 0) & (tf.math.is_finite(labels) if is_score else labels >= 0)
@@ -115,6 +115,16 @@ class BertTokenClassifier(LabeledTask, keras_nlp.models.Task):
             x = ragged_words(x)
             y = y if y is None else ragged_words(y, x)
         return super().preprocess_samples(x, y, sample_weight)
+
+
+def _labels_of(words: tf.RaggedTensor, y) -> tf.Tensor:
+    """Returns the labels of all words, (number of words,); fails if a row has not one for each word."""
+    labels = ragged_words(y, words)
+    counts = [tf.cast(rows.row_lengths(), tf.int64) for rows in (words, labels)]
+    message = "`y` must have a label for each word. Received these numbers of words and of labels in the rows:"
+    check = tf.debugging.assert_equal(*counts, message, summarize=16)
+    with tf.control_dependencies([] if check is None else [check]):
+        return tf.identity(labels.flat_values)
 
 
 def ragged_words(values, words: tf.RaggedTensor | None = None) -> tf.RaggedTensor:

@@ -39,6 +39,21 @@ def test_labels_stand_at_first_sub_tokens(preprocessor, is_dense):
     np.testing.assert_array_equal(weighted, weights * np.array([[2.0], [0.0], [0.5]]))
 
 
+@pytest.mark.parametrize(
+    "labels",
+    [
+        tf.ragged.constant([[1, 2], [3, 4, 1, 2, 3, 4], [2]]),  # As many in all.
+        tf.constant([[1, 2, 0], [3, 4, 1], [2, 0, 0]]),
+    ],
+)
+def test_rows_with_fewer_labels_than_words_are_refused(preprocessor, labels):
+    words = tf.ragged.constant(SENTENCES)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="`y` must have a label for each word.*words and of lab"):
+        preprocessor(words, labels)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="`y` must have a label for each word.*words and of lab"):
+        list(tf.data.Dataset.from_tensors((words, labels)).map(preprocessor))
+
+
 @pytest.mark.slow
 def test_it_learns_the_tags_of_words():
     preprocessor = BertTokenClassifierPreprocessor(toy_tasks.tokenizer(), toy_tasks.LENGTH)
