@@ -1,14 +1,21 @@
-"""Questions, contexts and answers in the JSON of SQuAD 1.1 and 2.0. This module does not import TensorFlow."""
+"""Questions, contexts and answers, in the JSON of SQuAD 1.1 and 2.0 or in a table.
 
+This module does not import TensorFlow.
+"""
+
+import os
+import re
 import zlib
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from keras_bert.errors import InputError
 from keras_bert.files import read_object
-from tasks.fine_tuning.rows import Broken, has_half_pair
+from tasks.fine_tuning.rows import EXTENSIONS, Broken, check_text, has_half_pair, open_rows, parse_number, take
 from tasks.squad.text import find_answer, split_context
 from tasks.text.bad_rows import BadRows
+
+_CURE = "A table needs the columns question and context, and answer to train or to be scored by."
 
 
 class _NotFound(Broken):
@@ -50,10 +57,15 @@ class Questions(NamedTuple):
 
 
 def read_squad(path: str, *, with_answers: bool, version_2_with_negative: bool, bad_rows: BadRows) -> list[Question]:
-    """Reads a file of SQuAD 1.1 or 2.0.
+    """Reads a file of SQuAD 1.1 or 2.0, or a table.
+
+    A table has the columns (in JSON Lines: keys) `question`, `context` and, unless it is only to be answered, `answer`,
+    which is empty if the context does not hold it. `answer_start`, the character of the context where the answer
+    starts, is by default that of the first place where it stands as words, else of the first place. `id` is by default
+    the line. JSON Lines may have `answers` instead, as SQuAD's JSON and Hugging Face's data sets write them.
 
     Args:
-        path: the file, JSON.
+        path: the file, JSON or `.csv`, `.tsv`, `.jsonl`.
         with_answers: True for training: each question needs an answer that occurs at its place in the context, or the
             mark that it is impossible, and is a bad row otherwise (google-research/bert skips it: run_squad.py:280).
             False for prediction: answers may be missing or wrong, since only the score needs them.
@@ -64,18 +76,17 @@ def read_squad(path: str, *, with_answers: bool, version_2_with_negative: bool, 
         The questions, in the file's order.
 
     Raises:
-        InputError: the file is missing, is not SQuAD's JSON, or has no usable question; or `bad_rows` refuses a missing
-            or empty text, a repeated id, or an answer that is not in the context.
+        InputError: the file is missing, is not SQuAD's JSON, lacks a column, or has no usable question; or `bad_rows`
+            refuses a missing or empty text, a repeated id, or an answer that is not in the context.
     """
-    data = read_object(path, most_bytes=None).get("data")
-    if not isinstance(data, list):
-        raise InputError(f'{path}: expected SQuAD\'s JSON, {{"data": [articles]}}, found {_name(data)} as "data".')
+    is_table = os.path.splitext(path)[1].lower() in EXTENSIONS
+    read = _table_questions(path, with_answers, bad_rows) if is_table else _raw_questions(path, bad_rows)
     questions, place_of = [], {}
-    for place, raw, context in _raw_questions(path, data, bad_rows):
-        where = f"{path}: {place}"
+    for place, raw, context in read:
+        where = f"{path}:{place}" if is_table else f"{path}: {place}"
         try:
             identifier = _text(raw, "id")
-            where = f"{path}: question {identifier!r}"
+            where = where if is_table else f"{path}: question {identifier!r}"
             if place_of.setdefault(identifier, place) != place:
                 raise Broken(f"the id is also that of {place_of[identifier]}. Expected one id a question.")
             question = _question(raw, identifier, context, where, version_2_with_negative)
@@ -117,8 +128,54 @@ def first_answer(question: Question) -> tuple[str, int, int] | None:
     return None
 
 
-def _raw_questions(path: str, data: list, bad_rows: BadRows) -> Iterator[tuple[str, dict, str]]:
+def _table_questions(path: str, with_answers: bool, bad_rows: BadRows) -> Iterator[tuple[str, dict, str]]:
+    """Yields (line, what SQuAD's JSON would hold of a question, context)."""
+    file = open_rows(path)
+    file.require(["question", "context", *["answer"] * with_answers], _CURE)
+    for line, row in file.rows:
+        try:
+            if isinstance(row, Broken):
+                raise row
+            context = check_text("context", take(row, "context"))
+            answers = _table_answers(row, context)
+            raw = {"id": str(row.get("id") or line), "question": take(row, "question"), "answers": answers or []}
+            yield str(line), {**raw, "is_impossible": answers == []}, context
+        except Broken as error:
+            bad_rows.add(f"{path}:{line}", str(error))
+
+
+def _table_answers(row: dict, context: str) -> Any:
+    """Returns the answers as SQuAD's JSON has them; None if the row has no column for them."""
+    answers = row.get("answers")
+    if isinstance(answers, dict):  # Hugging Face's data sets: a list for each key.
+        columns = [answers.get(name) for name in ("text", "answer_start")]
+        if not all(isinstance(column, list) for column in columns) or len(columns[0]) != len(columns[1]):
+            raise Broken('expected two lists of one length, "text" and "answer_start", in "answers".')
+        return [{"text": text, "answer_start": start} for text, start in zip(*columns, strict=True)]
+    if answers is not None or "answer" not in row:
+        return answers
+    text = row["answer"]
+    if text is None or (isinstance(text, str) and not text.strip()):
+        return []
+    start = row.get("answer_start")
+    if start in (None, ""):
+        text = check_text("answer", text)
+        as_words = re.search(rf"(?<!\w){re.escape(text)}(?!\w)", context)
+        return [{"text": text, "answer_start": as_words.start() if as_words else context.find(text)}]
+    number = parse_number(start)
+    if number is None or number != int(number):
+        raise Broken(f"column 'answer_start': expected a whole number, found {start!r}. Correct it or leave it empty.")
+    return [{"text": text, "answer_start": int(number)}]
+
+
+def _raw_questions(path: str, bad_rows: BadRows) -> Iterator[tuple[str, dict, str]]:
     """Yields (place, JSON object of a question, context)."""
+    data = read_object(path, most_bytes=None).get("data")
+    if not isinstance(data, list):
+        raise InputError(
+            f'{path}: expected SQuAD\'s JSON, {{"data": [articles]}}, found {_name(data)} as "data". A table ends '
+            f"in {' or '.join(EXTENSIONS)}."
+        )
     for article_place, article in _items(path, "data", data, bad_rows):
         for place, paragraph in _items(path, f"{article_place}.paragraphs", article.get("paragraphs"), bad_rows):
             try:
@@ -171,6 +228,8 @@ def _check_answers(question: Question, version_2_with_negative: bool) -> None:
     if first_answer(question) is None:
         text, start = question.answers[0]
         place = question.context.find(text)
+        if start < 0 and place < 0:
+            raise _NotFound(f"the answer {text!r} is not in the context. Copy it from there, letter by letter.")
         there = f"it stands at {place}" if place >= 0 else "it stands nowhere in it"
         raise _NotFound(f"the answer {text!r} is not in the context at character {start} ({there}). Correct it.")
 

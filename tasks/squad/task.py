@@ -20,6 +20,7 @@ from tasks.squad.answers import Answers, apply_threshold, best_answers
 from tasks.squad.windows import make_windows
 
 THRESHOLD = "null_score_diff_threshold"
+_FILES = "SQuAD's JSON, 1.1 or 2.0, or a table (.csv, .tsv, .jsonl)"
 
 
 class SquadSpec(task.Spec):
@@ -63,8 +64,10 @@ def _of_model(help: str, default: Any, **bounds: Any) -> Any:
 class SquadSettings(FineTuningSettings):
     """Settings of `bert-squad`."""
 
-    train_file: str | None = changeable(None, "Questions with answers to train on: SQuAD's JSON, 1.1 or 2.0.")
-    predict_file: str | None = changeable(None, "Questions to answer: SQuAD's JSON; --do_eval needs known answers.")
+    train_file: str | None = changeable(
+        None, f"Questions with answers to train on: {_FILES} with the columns question, context and answer."
+    )
+    predict_file: str | None = changeable(None, f"Questions to answer: {_FILES}; --do_eval needs known answers.")
     version_2_with_negative: bool | None = _of_model("Some questions have no answer (SQuAD 2.0).", "no")
     max_seq_length: int | None = _of_model(
         "Longest window in tokens: question, part of the context, special tokens.",
@@ -120,7 +123,7 @@ class SquadSettings(FineTuningSettings):
 
 
 class Squad(task.Task):
-    """SQuAD 1.1 and 2.0, and any other file in their format."""
+    """SQuAD 1.1 and 2.0, any other file in their format, and tables of questions."""
 
     Settings = SquadSettings
     Spec = SquadSpec
@@ -156,7 +159,7 @@ class Squad(task.Task):
         flag, stage = ("train_file", "do_train") if split == "train" else ("predict_file", "do_predict")
         stage = "do_eval" if split == "dev" else stage
         if not getattr(settings, flag):
-            raise InputError(f"--{stage} needs --{flag}: questions in SQuAD's JSON.")
+            raise InputError(f"--{stage} needs --{flag}: {_FILES}.")
         path = expand_file(f"--{flag}", getattr(settings, flag))
         questions = data.read_squad(
             path, with_answers=split == "train", version_2_with_negative=self._with_negative, bad_rows=bad_rows

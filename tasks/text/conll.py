@@ -205,7 +205,8 @@ def _find_tag_column(path: str, row: _Row, width: int, tag_column: int, needs_ta
 def _find_fault(rows: list[_Row], width: int, column: int | None) -> tuple[int, str] | None:
     for line, fields in rows:
         if len(fields) != width:
-            return line, f"expected {width} columns, found {len(fields)}. Check for a missing or an extra delimiter."
+            reason = f"expected {width} columns, as most lines have, found {len(fields)}"
+            return line, f"{reason}. A line is a token and its tag; check for a missing or an extra delimiter."
         if not fields[0].strip():
             return line, "the token is empty. Fill it or remove the row."
         if column is not None and not fields[column].strip():

@@ -106,8 +106,8 @@ SOUND = "a\tO\nb\tB-x\n\n"
 @pytest.mark.parametrize(
     ("sentence", "line", "reason"),
     [
-        ("c\tO\nd\n", 5, "expected 2 columns, found 1"),
-        ("c\tO\td\n", 4, "expected 2 columns, found 3"),
+        ("c\tO\nd\n", 5, "expected 2 columns, as most lines have, found 1. A line is a token and its tag"),
+        ("c\tO\td\n", 4, "expected 2 columns, as most lines have, found 3. A line is a token and its tag"),
         ("c\tO\n\tB-x\n", 5, "the token is empty"),
         ("  \tO\n", 4, "the token is empty"),
         ("c\tO\nd\t\n", 5, "the tag is empty. Write O for a token outside of all entities, _ for one without"),
