@@ -44,7 +44,7 @@ def __getattr__(name: str):
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+    return sorted({*globals(), *__all__})
 
 
 if "keras" in sys.modules and importlib.util.find_spec("tensorflow"):  # Without it the classes say what they need.
