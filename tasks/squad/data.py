@@ -159,7 +159,7 @@ def _table_answers(row: dict, context: str) -> Any:
         return []
     start = row.get("answer_start")
     if start in (None, ""):
-        text = check_text("answer", text)
+        text = check_text("answer", text).strip()
         as_words = re.search(rf"(?<!\w){re.escape(text)}(?!\w)", context)
         return [{"text": text, "answer_start": as_words.start() if as_words else context.find(text)}]
     number = parse_number(start)
@@ -173,8 +173,8 @@ def _raw_questions(path: str, bad_rows: BadRows) -> Iterator[tuple[str, dict, st
     data = read_object(path, most_bytes=None).get("data")
     if not isinstance(data, list):
         raise InputError(
-            f'{path}: expected SQuAD\'s JSON, {{"data": [articles]}}, found {_name(data)} as "data". A table ends '
-            f"in {' or '.join(EXTENSIONS)}."
+            f'{path}: expected SQuAD\'s JSON, {{"data": [articles]}}, found {_name(data)} as "data". '
+            f"The name of a table ends in {' or '.join(EXTENSIONS)}."
         )
     for article_place, article in _items(path, "data", data, bad_rows):
         for place, paragraph in _items(path, f"{article_place}.paragraphs", article.get("paragraphs"), bad_rows):

@@ -121,6 +121,6 @@ def test_a_bad_row_is_named_by_its_line(tmp_path, changes, reason):
 
 
 def test_answers_that_are_not_in_their_context_are_skipped_by_default(tmp_path):
-    rows = [{"question": "Who?", "context": "Rollo led.", "answer": text} for text in ("Rollo", "Canute")]
+    rows = [{"question": "Who?", "context": "Rollo led.", "answer": text} for text in (" Rollo ", "Canute")]
     questions, bad = read(write_table(tmp_path / "a.csv", rows), None)
     assert len(questions) == 1 and list(bad) == ["a.csv:3"]
