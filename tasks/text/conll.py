@@ -18,6 +18,7 @@ import numpy as np
 from keras_bert.errors import InputError
 from keras_bert.files import atomic_path, read_lines
 from tasks.text import tags as tag_schemes
+from tasks.text.annotations import read_annotations
 from tasks.text.bad_rows import BadRows
 
 DELIMITERS = ("whitespace", "tab")
@@ -100,7 +101,7 @@ def read_conll(
     needs_tags: bool = True,
     bad_rows: BadRows,
 ) -> Documents:
-    """Reads a file of tagged tokens.
+    """Reads a file of tagged tokens; JSON Lines by `read_annotations`.
 
     A row is bad if its number of columns is not that of most rows, if its token or tag is empty, or if its tag breaks
     the rules of the scheme. A sentence with bad rows is left out as a whole and counted once.
@@ -118,7 +119,10 @@ def read_conll(
     Raises:
         InputError: a bad row that `bad_rows` refuses; no tag column; no sentence, or none without a bad row.
     """
-    sentences, starts, delimiter = _read_sentences(path, delimiter)
+    if path.lower().endswith(".jsonl"):
+        sentences, starts, delimiter = read_annotations(path, needs_tags, bad_rows), [], "tab"
+    else:
+        sentences, starts, delimiter = _read_sentences(path, delimiter)
     width = Counter(len(fields) for rows in sentences for _, fields in rows).most_common(1)[0][0]
     column = _find_tag_column(path, sentences[0][0], width, tag_column, needs_tags)
     faults = [_find_fault(rows, width, column) for rows in sentences]

@@ -1,0 +1,104 @@
+"""Annotated texts in JSON Lines: words with a tag each, or texts with the places of their entities."""
+
+import itertools
+import json
+from collections.abc import Iterator
+
+from keras_bert.answers.rules import OUTSIDE
+from keras_bert.errors import InputError
+from keras_bert.files import read_lines
+from keras_bert.tokenization.normalizer import is_punctuation
+from tasks.text.bad_rows import BadRows
+
+_TAGS = ("tags", "ner_tags")
+_SPANS = ("spans", "entities", "label", "labels")
+_EXPECTED = f"Expected a list of tags in one of {_TAGS}, or of entities in one of {_SPANS}"
+
+
+def read_annotations(path: str, needs_tags: bool, bad_rows: BadRows) -> list[list[tuple[int, list[str]]]]:
+    """Reads a file whose lines are objects of one of two kinds.
+
+    With `tokens` and `tags` (or `ner_tags`), as Hugging Face's data sets have them: two lists of one length. Or with
+    `text` and `spans` (or `entities`, `label`, `labels`), as Prodigy, doccano and spaCy write them: each span is a list
+    of start, end and label, or an object with the keys `start`, `end` (or `start_offset`, `end_offset`) and `label`, in
+    characters. Such a text is split at white space, around punctuation, and where an entity starts or ends.
+
+    Args:
+        path: the file, UTF-8.
+        needs_tags: False also accepts `tokens` and `text` alone.
+        bad_rows: collects the lines that are neither.
+
+    Returns:
+        For each line (its number, [token, tag]) of the tokens, or (its number, [token]) without tags.
+
+    Raises:
+        InputError: the file cannot be read, or holds no usable line.
+    """
+    sentences = []
+    for line, text in read_lines(path):
+        if text.strip():
+            try:
+                sentences.append([(line, fields) for fields in _fields(json.loads(text), needs_tags)])
+            except (json.JSONDecodeError, RecursionError) as error:
+                bad_rows.add(f"{path}:{line}", f"not valid JSON ({error}). Expected an object, on one line.")
+            except ValueError as error:
+                bad_rows.add(f"{path}:{line}", f"{error}.")
+    if not any(sentences):
+        bad_rows.finish()
+        raise InputError(f"{path}: the file holds no annotated text. {_EXPECTED}, on each line.")
+    return [sentence for sentence in sentences if sentence]
+
+
+def _fields(row, needs_tags: bool) -> list[list[str]]:
+    """Returns [token, tag] or [token] of each token; raises ValueError."""
+    if not isinstance(row, dict):
+        raise ValueError(f"expected a JSON object, found {type(row).__name__}")
+    text, tokens = row.get("text"), row.get("tokens")
+    spans, tags = (next((row[key] for key in keys if row.get(key) is not None), None) for keys in (_SPANS, _TAGS))
+    if isinstance(text, str) and (spans is not None or tokens is None):
+        if spans is None and needs_tags:
+            raise ValueError(f"no entities. {_EXPECTED}; an empty one if there are none")
+        return list(_tokens_of(text, spans))
+    if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
+        raise ValueError('expected a text as "text", or a list of words as "tokens"')
+    if tags is None and not needs_tags:
+        return [[token] for token in tokens]
+    if not isinstance(tags, list) or len(tags) != len(tokens):
+        raise ValueError(f"no tag for each of the {len(tokens)} tokens. {_EXPECTED}")
+    return [[token, str(tag)] for token, tag in zip(tokens, tags, strict=True)]
+
+
+def _tokens_of(text: str, spans: list | None) -> Iterator[list[str]]:
+    """Yields [token, tag] of each token, in IOB2; [token] if `spans` is None. Raises ValueError."""
+    if spans is not None and not isinstance(spans, list):
+        raise ValueError(f"expected a list of entities, found {type(spans).__name__}")
+    places = sorted(_span(text, span) for span in spans or ())
+    for before, after in itertools.pairwise(places):
+        if after[0] < before[1]:
+            both = " and ".join(f"{text[start:end]!r} ({label})" for start, end, label in (before, after))
+            raise ValueError(f"two entities overlap: {both}. Expected at most one at each character")
+    cuts = [0, *itertools.chain.from_iterable(place[:2] for place in places), len(text)]
+    labels = [None, *itertools.chain.from_iterable((label, None) for *_, label in places)]
+    for (start, end), label in zip(itertools.pairwise(cuts), labels, strict=True):
+        prefix = "B"
+        for word in _words(text[start:end]):
+            yield [word] if spans is None else [word, OUTSIDE if label is None else f"{prefix}-{label}"]
+            prefix = "I"
+
+
+def _span(text: str, span) -> tuple[int, int, str]:
+    values = span
+    if isinstance(span, dict):
+        values = [span.get(key, span.get(f"{key}_offset")) for key in ("start", "end")] + [span.get("label")]
+    if not (isinstance(values, list) and len(values) == 3 and isinstance(values[2], str) and values[2].strip()):
+        raise ValueError(f"expected an entity as [start, end, label], found {span!r}")
+    start, end, label = values
+    if type(start) is not int or type(end) is not int or not 0 <= start < end <= len(text):
+        raise ValueError(f"expected an entity's first and last place in 0 to {len(text)}, found {start!r} to {end!r}")
+    if not text[start:end].strip():
+        raise ValueError(f"the entity at {start} to {end} is white space")
+    return start, end, label.strip()
+
+
+def _words(text: str) -> list[str]:
+    return "".join(f" {char} " if is_punctuation(char) else char for char in text).split()
