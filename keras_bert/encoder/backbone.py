@@ -194,12 +194,13 @@ class LastToken(keras.layers.Layer):
 
 
 def _say_if_onednn_is_off() -> None:
-    """Warns once if TensorFlow runs on a CPU without the flag that speeds up BERT's matrix products."""
+    """Warns once if TensorFlow runs on a CPU without oneDNN, which speeds up BERT's matrix products."""
     if keras.backend.backend() != "tensorflow" or os.environ.get("TF_ENABLE_ONEDNN_OPTS"):
         return
     import tensorflow as tf
+    from tensorflow.python.util import _pywrap_util_port  # No public name says what TensorFlow chose for the processor.
 
-    if not tf.config.list_physical_devices("GPU"):
+    if not _pywrap_util_port.IsMklEnabled() and not tf.config.list_physical_devices("GPU"):
         effect = "TF_ENABLE_ONEDNN_OPTS is not set: on many CPUs BERT is then much slower. "
         cure = "Set TF_ENABLE_ONEDNN_OPTS=1 before TensorFlow is imported."
         logging.log_first_n(logging.WARNING, effect + cure, 1)

@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 from bfloat16 import needs_bfloat16
 from repository import SHARED
+from tensorflow.python.util import _pywrap_util_port
 
 from keras_bert.config import LAYOUTS
 from keras_bert.encoder import attention
@@ -370,3 +371,17 @@ def test_home_directory_serves_a_preset(tmp_path, monkeypatch):
     BertBackbone(**TINY).save_to_preset(str(tmp_path / "tiny"))
     monkeypatch.setenv("KERAS_BERT_HOME", str(tmp_path))
     assert BertBackbone.from_preset("tiny").vocabulary_size == 100
+
+
+@pytest.mark.parametrize(
+    ("is_on", "variable", "is_said"), [(False, None, True), (True, None, False), (False, "0", False)]
+)
+def test_it_says_that_onednn_is_off_where_tensorflow_left_it_off(monkeypatch, is_on, variable, is_said):
+    said = []
+    monkeypatch.setattr("absl.logging.log_first_n", lambda level, message, *_: said.append(message))
+    monkeypatch.setattr(_pywrap_util_port, "IsMklEnabled", lambda: is_on)
+    monkeypatch.delenv("TF_ENABLE_ONEDNN_OPTS", raising=False)
+    if variable:
+        monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", variable)
+    BertBackbone(**TINY)
+    assert ["TF_ENABLE_ONEDNN_OPTS is not set" in message for message in said] == [True] * is_said
