@@ -3,8 +3,8 @@
     OMP_NUM_THREADS=1 TF_NUM_INTRAOP_THREADS=1 TF_NUM_INTEROP_THREADS=1 \\
         .venv/bin/python benchmarks/adapt.py --output_dir=runs/adapt
 
-The domains are the English and German manual pages of this machine, rendered by `man`, presidential addresses, and
-Chinese reviews. The first table has the share of held-out tokens that 500, 2,000 and 8,000 new ones save ("new"),
+The domains are the English, German and French manual pages of this machine, rendered by `man`, presidential addresses,
+and Chinese reviews. The first table has the share of held-out tokens that 500, 2,000 and 8,000 new ones save ("new"),
 beside the pieces that a vocabulary of the domain's own (`bert-train-vocab`) holds first and the old one lacks ("own"),
 and beside one token for each word, the least that BERT's rules allow.
 
@@ -46,7 +46,13 @@ _MANUAL = "/usr/share/man"
 _PRESET = "all_minilm_l6_v2_en"
 _MIN_WORDS, _MIN_LINES, _LONGEST = 5, 5, 400
 SECTIONS = "1578"
-DOMAINS = {"manual_en": "uncased_en", "manual_de": "uncased_en", "addresses": "uncased_en", "reviews": "zh"}
+DOMAINS = {
+    "manual_en": "uncased_en",
+    "manual_de": "uncased_en",
+    "manual_fr": "uncased_en",
+    "addresses": "uncased_en",
+    "reviews": "zh",
+}
 
 flags.DEFINE_string("output_dir", None, "Directory of texts, runs and finished cells.", required=True)
 flags.DEFINE_string("data_dir", os.path.join(_ROOT, "..", "shared", "data"), "Directory of corpus, waimai and vocab.")
