@@ -14,8 +14,8 @@ from keras_bert.errors import InputError, first_line
 from tasks.classify.glue import TASKS, TableTask
 from tasks.fine_tuning.columns import SEPARATORS
 from tasks.fine_tuning.encoding import format_labels
-from tasks.fine_tuning.rows import Broken, Rows, check_number, check_text, open_rows, parse_list, read_usable, take
 from tasks.text.bad_rows import BadRows
+from tasks.text.rows import Broken, Rows, check_number, check_text, open_rows, parse_list, read_usable, take
 
 
 class Table(NamedTuple):

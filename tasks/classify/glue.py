@@ -7,7 +7,7 @@ has labels. A user's own table may be TSV, CSV or JSON Lines.
 import dataclasses
 
 from tasks.classify.kinds import Kind, LabelSets, Scores, kind_of
-from tasks.fine_tuning.rows import EXTENSIONS
+from tasks.text.rows import EXTENSIONS
 
 
 @dataclasses.dataclass(frozen=True)

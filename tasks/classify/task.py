@@ -23,8 +23,8 @@ from tasks.fine_tuning.data_check import Content
 from tasks.fine_tuning.encoding import encode_texts, lengths_before_cutting
 from tasks.fine_tuning.inputs import find_trained, read_spec
 from tasks.fine_tuning.model_files import taking_texts
-from tasks.fine_tuning.rows import EXTENSIONS
 from tasks.report.page import Mistake
+from tasks.text.rows import EXTENSIONS
 
 _NUM_TITLE_LABELS = 5
 _NUM_EXPLAINED = 10  # Mistakes; each takes as long as a row for each of its words.

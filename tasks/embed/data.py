@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from keras_bert.errors import InputError
 from keras_bert.files import read_lines
-from tasks.fine_tuning.rows import Broken, check_number, check_text, open_rows, parse_number, read_usable, take
 from tasks.text.bad_rows import BadRows
+from tasks.text.rows import Broken, check_number, check_text, open_rows, parse_number, read_usable, take
 
 SCORE_NAMES = ("score", "label", "similarity_score")
 _CURE = "Name the right ones with --text_columns and --score_column."

@@ -19,10 +19,10 @@ from tasks.fine_tuning.data_check import Content
 from tasks.fine_tuning.encoding import encode_texts, lengths_before_cutting
 from tasks.fine_tuning.examples import Predictor
 from tasks.fine_tuning.model_files import load_reranker
-from tasks.fine_tuning.rows import EXTENSIONS
 from tasks.fine_tuning.settings import LongTextSettings
 from tasks.report.page import Score
 from tasks.settings import changeable, replaced, setting
+from tasks.text.rows import EXTENSIONS
 
 LOSSES = ("multiple_negatives_ranking", "cosine_similarity", "cosent", "triplet")
 _OF_SCORES = ("cosine_similarity", "cosent")

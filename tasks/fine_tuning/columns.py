@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from keras_bert.errors import InputError
-from tasks.fine_tuning.rows import Broken, open_rows, parse_list, parse_number
+from tasks.text.rows import Broken, open_rows, parse_list, parse_number
 
 # Names of label columns, in lower case. The first is the default of every task.
 LABEL_NAMES = ("label", "labels", "class", "category", "intent", "score", "sentiment", "topic", "target", "rating")

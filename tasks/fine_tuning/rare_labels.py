@@ -11,8 +11,8 @@ from keras_bert.errors import InputError
 from keras_bert.files import expand_file, read_lines, read_object
 from tasks.fine_tuning.encoding import format_labels
 from tasks.fine_tuning.examples import Examples
-from tasks.fine_tuning.rows import parse_number
 from tasks.settings import Settings, setting
+from tasks.text.rows import parse_number
 
 NAMES = ("class_weights", "resample", "label_smoothing")  # The settings of `RareLabelSettings`.
 _BALANCED = "balanced"

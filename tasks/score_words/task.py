@@ -10,10 +10,10 @@ import numpy as np
 
 from keras_bert.errors import InputError
 from tasks.fine_tuning import metrics, task
-from tasks.fine_tuning.rows import NUMBER_CURE, parse_number
 from tasks.fine_tuning.word_task import PREDICTIONS, WordSettings, WordSpec, WordTask, leave_out_faulty
 from tasks.settings import changeable
 from tasks.text.conll import Documents, write_conll
+from tasks.text.rows import NUMBER_CURE, parse_number
 
 NO_SCORE = "_"  # CoNLL-U's empty field. Such a word, say punctuation, is neither learned nor scored.
 

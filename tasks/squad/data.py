@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 from keras_bert.errors import InputError
 from keras_bert.files import read_object
-from tasks.fine_tuning.rows import EXTENSIONS, Broken, check_text, has_half_pair, open_rows, parse_number, take
 from tasks.squad.text import find_answer, split_context
 from tasks.text.bad_rows import BadRows
+from tasks.text.rows import EXTENSIONS, Broken, check_text, has_half_pair, open_rows, parse_number, take
 
 _CURE = "A table needs the columns question and context, and answer to train or to be scored by."
 

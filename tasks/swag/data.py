@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from keras_bert.errors import InputError
-from tasks.fine_tuning.rows import Broken, RowFile, check_text, open_rows, read_usable, take
 from tasks.text.bad_rows import BadRows
+from tasks.text.rows import Broken, RowFile, check_text, open_rows, read_usable, take
 
 EXTENSIONS = (".csv", ".jsonl")
 # SWAG calls its held-out file val.csv; the other tasks call theirs dev.

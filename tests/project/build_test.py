@@ -327,7 +327,7 @@ def test_an_import_against_the_order_is_found(faults, statement):
         ("tasks/squad/run.py", "tasks/flags.py"),
         ("tasks/new_task/task.py", "tasks/fine_tuning/task.py"),
         ("tasks/new_task/task.py", "tasks/new_task/data.py"),
-        ("tasks/fine_tuning/rows.py", "tasks/text/rows.py"),
+        ("tasks/fine_tuning/columns.py", "tasks/text/rows.py"),
         ("tasks/convert/proof.py", "tasks/pretraining/train/model.py"),
         ("tasks/pretraining/train/stages.py", "tasks/pretraining/data/records.py"),
         ("export/run.py", "keras_bert/models/classifier.py"),

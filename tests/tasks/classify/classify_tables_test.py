@@ -15,8 +15,8 @@ from tasks.classify import data
 from tasks.classify.glue import TASKS
 from tasks.classify.task import Classify, ClassifySettings
 from tasks.fine_tuning.inputs import check_steps
-from tasks.fine_tuning.rows import open_rows
 from tasks.text.bad_rows import BadRows
+from tasks.text.rows import open_rows
 
 TABLE = TASKS["table"]
 PAIRS = dataclasses.replace(TABLE, text_pair_column="other")

@@ -12,8 +12,8 @@ from tasks import flags
 from tasks.classify.data import Table
 from tasks.classify.glue import TASKS
 from tasks.classify.task import Classify, ClassifySettings, ClassifySpec
-from tasks.fine_tuning.rows import open_rows
 from tasks.fine_tuning.task import Answers, Part, Trained
+from tasks.text.rows import open_rows
 
 _PARSES = "sentence1_binary_parse sentence2_binary_parse sentence1_parse sentence2_parse sentence1 sentence2"
 _MNLI = f"index promptID pairID genre {_PARSES}".split()
