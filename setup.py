@@ -49,6 +49,7 @@ OPTIONAL_REQUIRES = {
     "hugging-face": ["torch>=2.6", "transformers>=5.0,<6"],
     "sentences": ["sentencex>=1.0"],
     "parquet": ["pyarrow>=15"],
+    "excel": ["openpyxl>=3.1"],
     "onnx": ["onnx>=1.17", "onnxruntime>=1.20"],
     "litert": ["ai-edge-litert>=2.0"],
     "datasets": ["tensorflow-datasets>=4.9"],

@@ -38,6 +38,7 @@ EXTRAS = {
     "litert": ("ai_edge_litert",),
     "sentences": ("sentencex",),
     "parquet": ("pyarrow",),
+    "excel": ("openpyxl",),
     "datasets": ("tensorflow_datasets",),
     "cluster": ("apache_beam",),
 }

@@ -78,7 +78,7 @@ def read_table(path: str, task: TableTask, bad_rows: BadRows, with_labels: bool 
     """Reads a table.
 
     Args:
-        path: the file, UTF-8: CSV (`.csv`, RFC 4180 quoting), JSON Lines (`.jsonl`), or else TSV without quoting.
+        path: the file, as `open_rows` reads it.
         task: columns of the texts and of the label or score.
         bad_rows: collects rows with too many or too few fields, an empty text or label, a score that is not a number,
             a mark that is neither 0 nor 1, or invalid CSV or JSON; and blank lines between rows.

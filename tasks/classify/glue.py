@@ -1,7 +1,7 @@
 """The tasks that `bert-classify` knows by name: the columns of their files, and their scores.
 
 GLUE's files are tab-separated without any quoting. All but CoLA's train and dev files have a header, and no test file
-has labels. A user's own table may be TSV, CSV or JSON Lines.
+has labels. A user's own table may be of any kind that `tasks.text.rows` reads.
 """
 
 import dataclasses

@@ -30,7 +30,7 @@ class ClassifySettings(LongTextSettings, rare_labels.RareLabelSettings):
     task_name: str = changeable(
         "table",
         "A GLUE task, also in GLUE's spelling, such as SST-2; mnli-m and mnli-mm: MNLI with one of its dev sets. "
-        "Or table: any TSV, CSV or JSON Lines file with named columns.",
+        "Or table: any TSV, CSV, Excel, JSON Lines or Parquet file with named columns.",
         choices=tuple(sorted(TASKS)),
         any_spelling=True,
         subject="data",
@@ -55,7 +55,7 @@ class ClassifySettings(LongTextSettings, rare_labels.RareLabelSettings):
         None, f"What stands between two labels in a cell; default: one of {' '.join(columns.SEPARATORS)}, recognized."
     )
     regression: bool = changeable(False, "The label column holds numbers to predict, such as ratings.")
-    data_dir: str | None = changeable(None, "Directory with GLUE's files, or train, dev, test .tsv, .csv or .jsonl.")
+    data_dir: str | None = changeable(None, "Directory with GLUE's files, or tables train, dev and test.")
     few_labels: str | None = setting(
         None,
         "How to train on single texts with few rows a label. frozen: a logistic regression on the preset's embeddings; "

@@ -50,7 +50,7 @@ def read_table(path: str, text_columns: Sequence[str] | None, score_column: str 
     A row is bad if it is malformed, lacks a column, has an empty text or a score that is not a number.
 
     Args:
-        path: the file, UTF-8: CSV (RFC 4180 quoting), JSON Lines, or else TSV without quoting.
+        path: the file, as `open_rows` reads it.
         text_columns: columns of the texts; None for all but the score, in the order of the header or of the first
             object.
         score_column: column of the similarity; None for the one in `SCORE_NAMES`, if there is one.

@@ -4,11 +4,11 @@
     bert-embed --test_file=texts.csv --do_predict --output_dir=runs/search
     bert-embed --data_dir=stsb --preset=base --do_train --do_eval --output_dir=runs/stsb
 
-Tables are TSV or CSV with a header, or JSON Lines. As in sentence-transformers the order of the columns counts, not
-their names: a text and its match, then any number of texts that do not match. A column named score or label has the
-similarity. With one column of texts each is its own match, encoded twice with other dropout masks (SimCSE). A training
-file that ends in .txt is raw text, one sentence per line and a blank line between documents: a sentence and the rest of
-its document are a pair (inverse cloze).
+Tables are TSV, CSV or Excel with a header, JSON Lines or Parquet. As in sentence-transformers the order of the columns
+counts, not their names: a text and its match, then any number of texts that do not match. A column named score or label
+has the similarity. With one column of texts each is its own match, encoded twice with other dropout masks (SimCSE). A
+training file that ends in .txt is raw text, one sentence per line and a blank line between documents: a sentence and
+the rest of its document are a pair (inverse cloze).
 
 --do_eval prints Spearman's correlation if the dev file has scores, and otherwise how well each first text finds its
 match among all others: recall, MRR and nDCG. --do_predict writes predictions.npy, the vectors of all texts of the test

@@ -234,8 +234,9 @@ class SplitSettings(FineTuningSettings):
         candidates = [os.path.join(self.data_dir, name + extension) for name in names for extension in extensions]
         paths = [path for path in candidates if exists(path)]
         if len(paths) != 1:
-            state = f"{len(paths)} of them are there" if paths else "no such file"
-            raise InputError(f"{' or '.join(paths or candidates)}: {state}. Name the right one with --{split}_file.")
+            wanted = f"{os.path.join(self.data_dir, ' or '.join(names))}, ending in {' or '.join(extensions)}"
+            state = f"{' or '.join(paths)}: {len(paths)} of them are there" if paths else f"{wanted}: no such file"
+            raise InputError(f"{state}. Name the right one with --{split}_file.")
         return paths[0]
 
 

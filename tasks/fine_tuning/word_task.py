@@ -19,7 +19,7 @@ from tasks.text.bad_rows import BadRows
 from tasks.text.conll import DELIMITERS, Documents, leave_out, read_conll
 from tasks.text.word_windows import DOCUMENT_CONTEXT, Windows, make_windows
 
-EXTENSIONS = (".conll", ".txt", ".tsv", ".jsonl")
+EXTENSIONS = (".conll", ".txt", ".tsv", ".jsonl", ".parquet")
 PREDICTIONS = "predictions.conll"
 _CONTEXT_NOTES = {
     "none": "Each sentence was read alone, without its document.",
@@ -31,7 +31,7 @@ class WordSettings(SplitSettings):
     """Settings of a task on words."""
 
     tag_column: int = changeable(-1, "Column of the tag, from 0 (the token's); negative: from the end.")
-    data_dir: str | None = changeable(None, "Directory with train, dev and test .conll, .txt, .tsv or .jsonl.")
+    data_dir: str | None = changeable(None, "Directory with files named train, dev and test, such as dev.conll.")
     delimiter: str | None = changeable(
         None,
         "Separator of the columns; default: tab if the first row has one, else white space.",

@@ -62,10 +62,10 @@ def read_squad(path: str, *, with_answers: bool, version_2_with_negative: bool, 
     A table has the columns (in JSON Lines: keys) `question`, `context` and, unless it is only to be answered, `answer`,
     which is empty if the context does not hold it. `answer_start`, the character of the context where the answer
     starts, is by default that of the first place where it stands as words, else of the first place. `id` is by default
-    the line. JSON Lines may have `answers` instead, as SQuAD's JSON and Hugging Face's data sets write them.
+    the line. JSON Lines and Parquet may have `answers` instead, as SQuAD's JSON and Hugging Face's data sets do.
 
     Args:
-        path: the file, JSON or `.csv`, `.tsv`, `.jsonl`.
+        path: the file, JSON or one that `open_rows` reads.
         with_answers: True for training: each question needs an answer that occurs at its place in the context, or the
             mark that it is impossible, and is a bad row otherwise (google-research/bert skips it: run_squad.py:280).
             False for prediction: answers may be missing or wrong, since only the score needs them.

@@ -20,7 +20,7 @@ from tasks.squad.answers import Answers, apply_threshold, best_answers
 from tasks.squad.windows import make_windows
 
 THRESHOLD = "null_score_diff_threshold"
-_FILES = "SQuAD's JSON, 1.1 or 2.0, or a table (.csv, .tsv, .jsonl)"
+_FILES = "SQuAD's JSON, 1.1 or 2.0, or a table (.csv, .tsv, .xlsx, .jsonl, .parquet)"
 
 
 class SquadSpec(task.Spec):

@@ -14,7 +14,7 @@ from keras_bert.errors import InputError
 from tasks.text.bad_rows import BadRows
 from tasks.text.rows import Broken, RowFile, check_text, open_rows, read_usable, take
 
-EXTENSIONS = (".csv", ".jsonl")
+EXTENSIONS = (".csv", ".jsonl", ".parquet", ".xlsx")
 # SWAG calls its held-out file val.csv; the other tasks call theirs dev.
 SPLIT_NAMES = {"train": ("train",), "dev": ("val", "dev"), "test": ("test",)}
 _CURE = "Name the right ones with --context_column, --start_column, --choice_columns and --label_column."
@@ -67,13 +67,13 @@ class Table(NamedTuple):
 
 
 def read_table(path: str, columns: Columns, bad_rows: BadRows, with_labels: bool = True) -> Table:
-    """Reads a CSV or JSON Lines table.
+    """Reads a table.
 
     A row is bad if it is malformed, lacks a column, has an empty context or choice, a label that is not the number of a
     choice, or another number of choices than the first good row.
 
     Args:
-        path: the file, UTF-8; CSV with a header and RFC 4180 quoting.
+        path: the file, as `open_rows` reads it.
         columns: names of the columns.
         bad_rows: collects the bad rows.
         with_labels: whether to read the label column.

@@ -22,7 +22,7 @@ from tasks.swag import data
 class SwagSettings(SplitSettings):
     """Settings of `bert-swag`; rate and batch size are the paper's (section 4.4)."""
 
-    data_dir: str | None = changeable(None, "Directory with train, val (or dev) and test .csv or .jsonl.")
+    data_dir: str | None = changeable(None, "Directory with train, val (or dev) and test tables.")
     context_column: str | None = changeable(
         None, "Column with the first text; default: SWAG's ('sent1').", subject="data"
     )

@@ -1,14 +1,13 @@
-"""Annotated texts in JSON Lines: words with a tag each, or texts with the places of their entities."""
+"""Annotated texts in JSON Lines or Parquet: words with a tag each, or texts with the places of their entities."""
 
 import itertools
-import json
 from collections.abc import Iterator
 
 from keras_bert.answers.rules import OUTSIDE
 from keras_bert.errors import InputError
-from keras_bert.files import read_lines
 from keras_bert.tokenization.normalizer import is_punctuation
 from tasks.text.bad_rows import BadRows
+from tasks.text.rows import Broken, open_rows
 
 _TAGS = ("tags", "ner_tags")
 _SPANS = ("spans", "entities", "label", "labels")
@@ -16,7 +15,7 @@ _EXPECTED = f"Expected a list of tags in one of {_TAGS}, or of entities in one o
 
 
 def read_annotations(path: str, needs_tags: bool, bad_rows: BadRows) -> list[list[tuple[int, list[str]]]]:
-    """Reads a file whose lines are objects of one of two kinds.
+    """Reads a file whose rows are objects of one of two kinds.
 
     With `tokens` and `tags` (or `ner_tags`), as Hugging Face's data sets have them: two lists of one length. Or with
     `text` and `spans` (or `entities`, `label`, `labels`), as Prodigy, doccano and spaCy write them: each span is a list
@@ -24,35 +23,34 @@ def read_annotations(path: str, needs_tags: bool, bad_rows: BadRows) -> list[lis
     characters. Such a text is split at white space, around punctuation, and where an entity starts or ends.
 
     Args:
-        path: the file, UTF-8.
+        path: the file, `.jsonl` in UTF-8 or `.parquet`.
         needs_tags: False also accepts `tokens` and `text` alone.
-        bad_rows: collects the lines that are neither.
+        bad_rows: collects the rows that are neither.
 
     Returns:
-        For each line (its number, [token, tag]) of the tokens, or (its number, [token]) without tags.
+        For each row (its number, [token, tag]) of the tokens, or (its number, [token]) without tags.
 
     Raises:
-        InputError: the file cannot be read, or holds no usable line.
+        InputError: the file cannot be read, or holds no usable row.
     """
     sentences = []
-    for line, text in read_lines(path):
-        if text.strip():
-            try:
-                sentences.append([(line, fields) for fields in _fields(json.loads(text), needs_tags)])
-            except (json.JSONDecodeError, RecursionError) as error:
-                bad_rows.add(f"{path}:{line}", f"not valid JSON ({error}). Expected an object, on one line.")
-            except ValueError as error:
-                bad_rows.add(f"{path}:{line}", f"{error}.")
+    for line, row in open_rows(path).rows:
+        try:
+            sentences.append([(line, fields) for fields in _fields(row, needs_tags)])
+        except Broken as error:
+            bad_rows.add(f"{path}:{line}", str(error))
+        except ValueError as error:
+            bad_rows.add(f"{path}:{line}", f"{error}.")
     if not any(sentences):
         bad_rows.finish()
-        raise InputError(f"{path}: the file holds no annotated text. {_EXPECTED}, on each line.")
+        raise InputError(f"{path}: the file holds no annotated text. {_EXPECTED}, in each row.")
     return [sentence for sentence in sentences if sentence]
 
 
-def _fields(row, needs_tags: bool) -> list[list[str]]:
-    """Returns [token, tag] or [token] of each token; raises ValueError."""
-    if not isinstance(row, dict):
-        raise ValueError(f"expected a JSON object, found {type(row).__name__}")
+def _fields(row: dict | Broken, needs_tags: bool) -> list[list[str]]:
+    """Returns [token, tag] or [token] of each token; raises ValueError or Broken."""
+    if isinstance(row, Broken):
+        raise row
     text, tokens = row.get("text"), row.get("tokens")
     spans, tags = (next((row[key] for key in keys if row.get(key) is not None), None) for keys in (_SPANS, _TAGS))
     if isinstance(text, str) and (spans is not None or tokens is None):

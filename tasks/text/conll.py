@@ -101,7 +101,7 @@ def read_conll(
     needs_tags: bool = True,
     bad_rows: BadRows,
 ) -> Documents:
-    """Reads a file of tagged tokens; JSON Lines by `read_annotations`.
+    """Reads a file of tagged tokens; JSON Lines and Parquet by `read_annotations`.
 
     A row is bad if its number of columns is not that of most rows, if its token or tag is empty, or if its tag breaks
     the rules of the scheme. A sentence with bad rows is left out as a whole and counted once.
@@ -119,7 +119,7 @@ def read_conll(
     Raises:
         InputError: a bad row that `bad_rows` refuses; no tag column; no sentence, or none without a bad row.
     """
-    if path.lower().endswith(".jsonl"):
+    if path.lower().endswith((".jsonl", ".parquet")):
         sentences, starts, delimiter = read_annotations(path, needs_tags, bad_rows), [], "tab"
     else:
         sentences, starts, delimiter = _read_sentences(path, delimiter)

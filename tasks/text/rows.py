@@ -1,4 +1,4 @@
-"""The rows of TSV, CSV and JSON Lines files, by column name.
+"""The rows of TSV, CSV, JSON Lines, Parquet and Excel files, by column name.
 
 A row that cannot be parsed is returned as `Broken`, so that the caller can refuse the file or skip the row.
 """
@@ -12,13 +12,14 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from keras_bert.errors import InputError, first_line
-from keras_bert.files import read_lines
+from keras_bert.files import open_file, read_lines
+from tasks.settings import require_extra
 from tasks.text.bad_rows import BadRows
 
-EXTENSIONS = (".tsv", ".csv", ".jsonl")
+EXTENSIONS = (".tsv", ".csv", ".jsonl", ".parquet", ".xlsx")
 _DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab"}  # Of CSV; the first of equals.
 _LINES_OF_A_ROW = 100  # Most lines of the first row of a CSV file, to tell the delimiter by.
 NUMBER_CURE = "Write it in the digits 0 to 9, such as -1.5 or 2e-3, up to 3.4e38, or remove the row."
@@ -40,9 +41,9 @@ class RowFile(NamedTuple):
     Attributes:
         path: the file.
         header_line: line of the header, counted from 1, or None if the columns were given.
-        columns: names of all columns, or None for JSON Lines, where each row has its own.
-        rows: `(line from 1 where the row starts, values by column)` of each row, or `(line, Broken)`. The values are
-            strings, or any JSON values.
+        columns: names of all columns, or None for JSON Lines, where each row has its own, and Parquet.
+        rows: `(line from 1 where the row starts, values by column)` of each row, or `(line, Broken)`. A line of Parquet
+            is a row. The values are strings, or of any type in JSON Lines and Parquet.
     """
 
     path: str
@@ -51,7 +52,7 @@ class RowFile(NamedTuple):
     rows: Rows
 
     def require(self, names: Sequence[str], cure: str) -> None:
-        """Checks that each column occurs exactly once. JSON Lines are checked row by row instead.
+        """Checks that each column occurs exactly once. JSON Lines and Parquet are checked row by row instead.
 
         Args:
             names: names of the columns.
@@ -75,17 +76,25 @@ def open_rows(path: str, columns: Sequence[str] | None = None) -> RowFile:
 
     Args:
         path: the file, UTF-8.
-        columns: names of all columns of a file without a header. None takes them from the first row. JSON Lines has no
-            columns.
+        columns: names of all columns of a file without a header. None takes them from the first row. JSON Lines and
+            Parquet name the values of each row.
 
     Raises:
-        InputError: the file cannot be read, or is empty.
+        InputError: the file cannot be read, or is empty, or the package that reads it is not installed.
     """
     extension = os.path.splitext(path)[1].lower()
-    if extension == ".jsonl":
-        return RowFile(path=path, header_line=None, columns=None, rows=_skip_blank_end(_json_rows(path)))
-    delimiter = _find_delimiter(path, columns) if extension == ".csv" else None
-    rows, line = _skip_blank_end(_csv_rows(path, delimiter) if delimiter else _tsv_rows(path)), None
+    if extension in (".jsonl", ".parquet"):
+        rows = _parquet_rows(path) if extension == ".parquet" else _skip_blank_end(_json_rows(path))
+        return RowFile(path=path, header_line=None, columns=None, rows=rows)
+    if extension == ".csv":
+        delimiter = _find_delimiter(path, columns)
+        cure = f"A {_DELIMITERS[delimiter]} inside a text needs quotes around the text."
+        rows = _csv_rows(path, delimiter)
+    elif extension == ".xlsx":
+        rows, cure = _excel_rows(path), "Name every column in the first row."
+    else:
+        rows, cure = _tsv_rows(path), "A text must not contain a tab."
+    rows, line = _skip_blank_end(rows), None
     if columns is None:
         line, columns = next(rows, (1, None))
         if columns is None:
@@ -93,7 +102,7 @@ def open_rows(path: str, columns: Sequence[str] | None = None) -> RowFile:
         if isinstance(columns, Broken):
             raise InputError(f"{path}:{line}: {columns}")
     columns = list(columns)
-    return RowFile(path=path, header_line=line, columns=columns, rows=_named(rows, columns, delimiter))
+    return RowFile(path=path, header_line=line, columns=columns, rows=_named(rows, columns, cure))
 
 
 def read_usable(
@@ -203,10 +212,7 @@ def check_number(name: str, value: Any) -> float:
 # === Formats ===
 
 
-def _named(rows: Iterator[tuple[int, list | Broken]], columns: list[str], delimiter: str | None) -> Rows:
-    cure = "A text must not contain a tab."
-    if delimiter:
-        cure = f"A {_DELIMITERS[delimiter]} inside a text needs quotes around the text."
+def _named(rows: Iterator[tuple[int, list | Broken]], columns: list[str], cure: str) -> Rows:
     expected = f"expected {len(columns)} fields ({', '.join(columns)})"
     for line, row in rows:
         if isinstance(row, Broken):
@@ -254,6 +260,53 @@ def _csv_rows(path: str, delimiter: str) -> Iterator[tuple[int, list | Broken]]:
 def _tsv_rows(path: str) -> Iterator[tuple[int, list]]:
     for line, text in read_lines(path):
         yield line, text.split("\t") if text else []
+
+
+@contextlib.contextmanager
+def _read_by_package(path: str, extra: str, kind: str) -> Iterator[BinaryIO]:
+    """Opens a file for a package that raises what it likes about damaged ones."""
+    require_extra(extra, path)
+    try:
+        with open_file(path) as file:
+            yield file
+    except Exception as error:
+        reason = first_line(error)
+        raise InputError(f"{path}: cannot be read as {kind} ({reason}). Write it anew, or as CSV.") from error
+
+
+def _excel_rows(path: str) -> Iterator[tuple[int, list[str]]]:
+    """The first sheet of a workbook, its cells as text."""
+    with _read_by_package(path, "excel", "an Excel workbook") as file:
+        import openpyxl
+
+        width, sheet = 0, openpyxl.load_workbook(file, read_only=True, data_only=True).worksheets[0]
+        for line, cells in enumerate(sheet.iter_rows(values_only=True), 1):
+            row = ["" if cell is None else str(cell) for cell in cells]
+            while row and not row[-1].strip():  # A sheet may be wider than its table.
+                row.pop()
+            width = width or len(row)
+            yield line, row and row + [""] * (width - len(row))
+
+
+def _parquet_rows(path: str) -> Rows:
+    """Class numbers become the names that Hugging Face's `datasets` writes beside them."""
+    with _read_by_package(path, "parquet", "Parquet") as file:
+        from pyarrow import parquet
+
+        table = parquet.ParquetFile(file)
+        described = json.loads((table.schema_arrow.metadata or {}).get(b"huggingface", b"{}"))
+        features = described.get("info", {}).get("features", {})
+        rows = itertools.chain.from_iterable(batch.to_pylist() for batch in table.iter_batches())
+        for line, row in enumerate(rows, 1):
+            yield line, {name: _named_classes(value, features.get(name)) for name, value in row.items()}
+
+
+def _named_classes(value: Any, feature: Any) -> Any:
+    if isinstance(value, list) and isinstance(feature, dict):
+        return [_named_classes(item, feature.get("feature")) for item in value]
+    if not isinstance(value, int) or not isinstance(feature, dict) or feature.get("_type") != "ClassLabel":
+        return value
+    return feature["names"][value] if value >= 0 else None  # -1 is no label.
 
 
 def _json_rows(path: str) -> Iterator[tuple[int, dict | list | Broken]]:

@@ -41,6 +41,7 @@ REFUSED = {
     "bert-export --int8": ("onnx", ["--int8", "--model_dir=missing", "--export_dir=out"]),
     "bert-export --litert": ("litert", ["--litert", "--model_dir=missing", "--export_dir=out"]),
     "bert-classify --tfds_name": ("datasets", ["--tfds_name=glue/sst2", "--output_dir=out"]),
+    "bert-classify": ("excel", ["--train_file={directory}/rows.xlsx", "--output_dir={directory}/out"]),
     "bert-features": ("parquet", ["--preset=missing", "--input_file=missing", "--output_file=out.parquet"]),
     "bert-train-vocab": (
         "cluster",
@@ -79,10 +80,13 @@ def sources():
 
 
 @pytest.fixture(scope="module")
-def answers():
+def answers(tmp_path_factory):
     """What --help and the refused command lines give where the core alone is installed."""
     lines = {name: [name, "--help"] for name in COMMANDS}
-    lines |= {("refused", name): [name.split()[0], *flags] for name, (_, flags) in REFUSED.items()}
+    directory = tmp_path_factory.mktemp("rows")
+    (directory / "rows.xlsx").touch()
+    flags = {name: [flag.format(directory=directory) for flag in flags] for name, (_, flags) in REFUSED.items()}
+    lines |= {("refused", name): [name.split()[0], *flags[name]] for name in REFUSED}
     results = run_calls([Call(COMMANDS[line[0]], [line]) for line in lines.values()], without=missing_from_core())
     return dict(zip(lines, results, strict=True))
 

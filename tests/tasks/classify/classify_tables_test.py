@@ -212,7 +212,7 @@ def test_find_split(tmp_path):
     folder = str(tmp_path)
     with pytest.raises(InputError, match="Give --dev_file, or --data_dir"):
         find()
-    with pytest.raises(InputError, match=re.escape("dev.jsonl: no such file. Name the right one with --dev_file.")):
+    with pytest.raises(InputError, match=r"/dev, ending in .tsv or .csv or .*: no such file. Name the right one"):
         find(data_dir=folder)
     csv_path = write(tmp_path, "dev.csv", "text,label\n")
     assert find(data_dir=folder) == csv_path

@@ -70,7 +70,7 @@ def test_files_are_found_by_split(tmp_path):
     assert find("dev", data_dir=directory, dev_file=f"{directory}/dev.t*") == f"{directory}/dev.tsv"
     with pytest.raises(InputError, match="dev.conll or .*dev.tsv: 2 of them are there. Name the right one"):
         find("dev", data_dir=directory)
-    with pytest.raises(InputError, match="test.conll or .*test.tsv or .*test.jsonl: no such file. Name the right one"):
+    with pytest.raises(InputError, match="/test, ending in .conll or .txt or .*: no such file. Name the right one"):
         find("test", data_dir=directory)
     with pytest.raises(InputError, match="No test file was named. Give --test_file, or --data_dir with a test.conll"):
         find("test")

@@ -36,10 +36,10 @@ def read(tmp_path, *rows, needs_tags=True, policy="refuse", **options):
     ],
 )
 def test_each_tool_s_annotation_gives_the_same_tokens_and_tags(tmp_path, row):
-    documents, _ = read(tmp_path, row, "", {"text": "Nobody.", "spans": []} if "text" in row else row)
+    documents, _ = read(tmp_path, row, {"text": "Nobody.", "spans": []} if "text" in row else row, "")
     sentences = documents.split(documents.tokens), documents.split(documents.tags)
     assert (sentences[0][0], sentences[1][0]) == ([*TOKENS, "na\u00efve"], [*TAGS, "O"])
-    assert documents.split(documents.lines)[1][0] == 3 and documents.num_sentences == 2
+    assert documents.split(documents.lines)[1][0] == 2 and documents.num_sentences == 2
     if "text" in row:
         assert (sentences[0][1], sentences[1][1]) == (["Nobody", "."], ["O", "O"])
 
@@ -97,6 +97,8 @@ def test_a_bad_line_is_named(tmp_path, row, reason):
 
 def test_a_file_without_annotations_is_refused(tmp_path):
     with pytest.raises(InputError, match="a.jsonl: the file holds no annotated text. Expected a list of tags"):
-        read(tmp_path, "", {"text": " ", "spans": []})
+        read(tmp_path, {"text": " ", "spans": []}, "")
+    with pytest.raises(InputError, match="a.jsonl:1: a blank line between rows"):
+        read(tmp_path, "", {"text": "a", "spans": []})
     with pytest.raises(InputError, match="a.jsonl:1: expected a JSON object"):
         read(tmp_path, "1")

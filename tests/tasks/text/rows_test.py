@@ -1,0 +1,119 @@
+"""Tables in Parquet and Excel workbooks: the same rows as in CSV and JSON Lines, and each fault by its row."""
+
+import datetime
+import json
+
+import pytest
+
+from keras_bert.errors import InputError
+from tasks import settings
+from tasks.text.bad_rows import BadRows
+from tasks.text.conll import read_conll
+from tasks.text.rows import Broken, open_rows
+
+
+def excel(tmp_path, *rows, more=()) -> str:
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    for row in rows:
+        book.active.append(row)
+    for row in more:
+        book.create_sheet().append(row)
+    book.save(tmp_path / "a.xlsx")
+    return str(tmp_path / "a.xlsx")
+
+
+def parquet(tmp_path, columns: dict, features: dict | None = None) -> str:
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    table = pyarrow.table(columns)
+    if features:  # As datasets 5.2 writes them.
+        table = table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+    parquet.write_table(table, tmp_path / "a.parquet")
+    return str(tmp_path / "a.parquet")
+
+
+def shown(path: str) -> list:
+    return [(line, str(row) if isinstance(row, Broken) else row) for line, row in open_rows(path).rows]
+
+
+# === Excel ===
+
+
+def test_cells_are_text_and_empty_cells_empty(tmp_path):
+    day = datetime.datetime(2026, 11, 28)
+    path = excel(tmp_path, ["text", "label", "n"], ["a\tb\nc", 1, 2.5], [None, True, day], ["=1", "x"])
+    assert open_rows(path).columns == ["text", "label", "n"] and open_rows(path).header_line == 1
+    assert shown(path) == [
+        (2, {"text": "a\tb\nc", "label": "1", "n": "2.5"}),
+        (3, {"text": "", "label": "True", "n": "2026-11-28 00:00:00"}),
+        (4, {"text": "", "label": "x", "n": ""}),  # Nothing has computed the formula.
+    ]
+
+
+def test_a_sheet_may_be_wider_and_longer_than_its_table(tmp_path):
+    path = excel(tmp_path, ["text", "label", " ", None], ["a", "b", None, ""], [None], ["c", "d"], [" "], more=[["x"]])
+    assert shown(path) == [
+        (2, {"text": "a", "label": "b"}),
+        (3, "a blank line between rows. Remove it or fill it."),
+        (4, {"text": "c", "label": "d"}),
+    ]
+
+
+def test_a_cell_beyond_the_header_is_named(tmp_path):
+    path = excel(tmp_path, ["text", "label"], ["a", "b", "c"])
+    assert shown(path) == [(2, "expected 2 fields (text, label), found 3. Name every column in the first row.")]
+
+
+def test_a_sheet_without_a_header(tmp_path):
+    path = excel(tmp_path, ["a", "b"], ["c"])
+    file = open_rows(path, ["text", "label"])
+    assert list(file.rows) == [(1, {"text": "a", "label": "b"}), (2, {"text": "c", "label": ""})]
+    with pytest.raises(InputError, match="a.xlsx: the file is empty. Expected a header with column names, then rows"):
+        open_rows(excel(tmp_path))
+
+
+# === Parquet ===
+
+
+def test_values_keep_their_types_and_class_numbers_become_names(tmp_path):
+    names = {"names": ["no", "yes"], "_type": "ClassLabel"}
+    columns = {"text": ["a", None, "c"], "label": [1, 0, -1], "all": [[0, 1], [], None], "n": [1, 2, 3]}
+    features = {"label": names, "all": {"feature": names, "_type": "List"}, "n": {"dtype": "int64", "_type": "Value"}}
+    assert shown(parquet(tmp_path, columns, features)) == [
+        (1, {"text": "a", "label": "yes", "all": ["no", "yes"], "n": 1}),
+        (2, {"text": None, "label": "no", "all": [], "n": 2}),
+        (3, {"text": "c", "label": None, "all": None, "n": 3}),
+    ]
+    assert [row["label"] for _, row in open_rows(parquet(tmp_path, columns)).rows] == [1, 0, -1]
+
+
+def test_tokens_and_tags(tmp_path):
+    columns = {"tokens": [["Ada", "wrote"], [], ["in", "London"]], "ner_tags": [[1, 0], [], [0, 2]]}
+    features = {"ner_tags": {"feature": {"names": ["O", "B-x", "B-y"], "_type": "ClassLabel"}, "_type": "Sequence"}}
+    path, bad_rows = parquet(tmp_path, columns, features), BadRows("refuse")
+    documents = read_conll(path, bad_rows=bad_rows)
+    assert documents.tokens == ["Ada", "wrote", "in", "London"] and documents.tags == ["B-x", "O", "O", "B-y"]
+    assert documents.lines == [1, 1, 3, 3]
+    with pytest.raises(InputError, match="a.parquet:1: "):
+        read_conll(parquet(tmp_path, columns), bad_rows=bad_rows)
+
+
+# === Faults ===
+
+
+@pytest.mark.parametrize("name", ["a.xlsx", "a.parquet"])
+@pytest.mark.parametrize("content", [b"", b"text,label\n", b"PK\x03\x04 and more", b"PAR1 and more PAR1"])
+def test_a_damaged_file_is_refused(tmp_path, name, content):
+    pytest.importorskip("openpyxl" if name == "a.xlsx" else "pyarrow")
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError, match=rf"{name}: cannot be read as (an Excel workbook|Parquet) \(.+\). Write it an"):
+        list(open_rows(str(tmp_path / name)).rows)
+
+
+@pytest.mark.parametrize(("name", "extra"), [("a.xlsx", "excel"), ("a.parquet", "parquet")])
+def test_a_missing_package_is_named(tmp_path, monkeypatch, name, extra):
+    monkeypatch.setitem(settings.EXTRAS, extra, ("no_such_package",))
+    with pytest.raises(
+        InputError, match=rf"{name} needs no_such_package. Run: pip install 'keras-bert-zoo\[{extra}\]'"
+    ):
+        list(open_rows(str(tmp_path / name)).rows)
