@@ -31,7 +31,8 @@ class BertSpanLabelerPreprocessor(BertPreprocessor):
     Call arguments:
         x: tuple of questions and contexts, string, shape (B,) each.
         y: one of
-            - string, shape (B,): the answers, each at its first place in the context; "" where there is none.
+            - string, shape (B,): the answers, each at its first place in the context; "" where there is none. One
+              that does not stand there raises InvalidArgumentError.
             - tuple of int and string, shape (B,) each: the character at which the answer starts, and its text, as in
               SQuAD's files; -1 or "" where there is none.
             - tuple of int and int: the character at which it starts, and the one after its last.
@@ -72,7 +73,11 @@ def _answer_characters(contexts: tf.Tensor, y) -> tuple[tf.Tensor, tf.Tensor]:
     if not isinstance(y, tuple):
         answers = tf.convert_to_tensor(y, tf.string)
         starts = tf.map_fn(_find_text, (contexts, answers), fn_output_signature=tf.int32)
-        y = (starts, answers)
+        missing = tf.boolean_mask(answers, (starts < 0) & (answers != ""))
+        message = "Each answer of `y` must stand in its context. Received these that do not:"
+        check = tf.debugging.Assert(tf.size(missing) == 0, [message, missing], summarize=16)
+        with tf.control_dependencies([] if check is None else [check]):
+            y = (tf.identity(starts), answers)
     start, end = (tf.convert_to_tensor(part) for part in y)
     start = tf.cast(start, tf.int32)
     if end.dtype == tf.string:

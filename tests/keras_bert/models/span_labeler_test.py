@@ -37,7 +37,6 @@ ANSWERS = {
     "cat sat": [6, 7],
     "the old cats ran": [9, 13],
     "\u00c0": [5, 5],
-    "dog": [0, 0],
     "": [0, 0],
 }
 
@@ -52,6 +51,15 @@ def test_answers_in_every_form_become_positions(preprocessor):
     texts = ([QUESTION] * len(answers), [CONTEXT] * len(answers))
     samples = tf.data.Dataset.from_tensors((texts, (starts, answers)))  # Answers alone are drawn where it learns.
     assert next(iter(samples.map(preprocessor)))[1].numpy().tolist() == rows
+
+
+def test_an_answer_that_is_not_in_its_context_is_refused(preprocessor):
+    examples = ([QUESTION] * 3, [CONTEXT] * 3), ["cat", "Cat sat", ""]
+    message = "(?s)must stand in its context. Received these that do not.*Cat sat"
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        preprocessor(*examples)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        next(iter(tf.data.Dataset.from_tensors(examples).map(preprocessor)))
 
 
 def test_the_place_of_an_answer_counts(preprocessor):
