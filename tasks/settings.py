@@ -4,9 +4,11 @@
 its values. This module defines no flag and imports no TensorFlow.
 """
 
+import contextlib
 import dataclasses
 import importlib.util
 import math
+import os
 import types
 import typing
 from collections.abc import Callable
@@ -30,6 +32,8 @@ SUBJECTS = {
     "devices": "Devices and speed",
 }
 
+_QUOTA_FILE = "/sys/fs/cgroup/cpu.max"  # Of control groups, version 2, as a container sees its own.
+
 # Extra of the distribution -> the packages that it installs, as they are imported.
 EXTRAS = {
     "squad": ("official",),
@@ -42,6 +46,15 @@ EXTRAS = {
     "datasets": ("tensorflow_datasets",),
     "cluster": ("apache_beam",),
 }
+
+
+def available_cores() -> int:
+    """Returns the number of cores that this process may use, within the limit of its container."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    with contextlib.suppress(OSError, ValueError), open(_QUOTA_FILE, encoding="ascii") as file:
+        quota, period = map(int, file.read().split())  # The quota is "max" where there is none.
+        return max(1, min(cores, math.ceil(quota / period)))
+    return cores
 
 
 def missing_packages(extra: str) -> list[str]:

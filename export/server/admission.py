@@ -4,7 +4,6 @@ import concurrent.futures
 import contextlib
 import hashlib
 import hmac
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,6 +13,7 @@ import grpc
 from export.server.config_files import read_keys
 from export.server.monitoring import Metrics
 from export.server.serving_error import ServingError, too_late
+from tasks.settings import available_cores
 
 # Most bytes of a short run's inputs: a text or two.
 _SHORT_BYTES = 4096
@@ -109,7 +109,7 @@ class Turns:
     """
 
     def __init__(self):
-        cores = os.cpu_count() or 1
+        cores = available_cores()
         self._short, self._long = threading.Semaphore(2 * cores), threading.Semaphore(max(cores // 2, 1))
         self._num_threads = 2 * cores + max(cores // 2, 1)
         self._pool, self._runs_left = None, 0

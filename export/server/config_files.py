@@ -16,6 +16,7 @@ from google.protobuf.message import Message
 from export import base_path
 from keras_bert.errors import InputError
 from keras_bert.files import is_directory, is_remote, read_lines
+from tasks.settings import available_cores
 
 
 class VersionPolicy(NamedTuple):
@@ -179,7 +180,7 @@ class BatchingParameters(NamedTuple):
     max_batch_size: int = 1000
     batch_timeout_micros: int = 0
     max_enqueued_batches: int = 10
-    num_batch_threads: int = os.cpu_count() or 1
+    num_batch_threads: int = available_cores()
     allowed_batch_sizes: tuple[int, ...] = ()
     enable_large_batch_splitting: bool = False
 

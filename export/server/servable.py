@@ -33,6 +33,7 @@ from export.server.serving_error import CODE_NAMES, ServingError, invalid
 from export.signatures import COUNT_TOKENS
 from keras_bert.errors import InputError, first_line
 from keras_bert.files import read_object
+from tasks.settings import available_cores
 
 _MAX_DESCRIPTION_BYTES = 1 << 20
 # The time that a slice should take, estimated from the last run of its signature.
@@ -215,10 +216,11 @@ class ServedModel:
 
 
 def _session_config(settings: ServerSettings) -> config_pb2.ConfigProto:
-    """Returns how many threads a session has."""
-    both = settings.tensorflow_session_parallelism
+    """Returns how many threads a session has; 0: one a core of the machine, as each runtime finds best."""
+    both, cores = settings.tensorflow_session_parallelism, available_cores()
+    cores = cores if cores < (os.cpu_count() or 1) else 0
     return config_pb2.ConfigProto(
-        intra_op_parallelism_threads=settings.tensorflow_intra_op_parallelism or both,
+        intra_op_parallelism_threads=settings.tensorflow_intra_op_parallelism or both or cores,
         inter_op_parallelism_threads=settings.tensorflow_inter_op_parallelism or both,
     )
 

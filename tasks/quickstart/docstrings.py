@@ -13,7 +13,8 @@ import warnings
 from collections.abc import Iterator
 
 from tasks.quickstart.corpus import Document, hash_of
-from tasks.text.parallel import LocalPool, available_cores, progress_bar
+from tasks.settings import available_cores
+from tasks.text.parallel import LocalPool, progress_bar
 
 _SKIPPED_DIRECTORIES = frozenset("test tests testing vendor third_party site-packages dist-packages".split())
 _MAX_FILE_BYTES = 1_000_000  # Longer files are generated.

@@ -14,13 +14,9 @@ from tqdm import tqdm
 
 from keras_bert.errors import InputError
 from keras_bert.files import file_size
+from tasks.settings import available_cores
 
 _BYTES_PER_WORKER = 1 << 23  # Text for about a second of work, twice the time that a process takes to start.
-
-
-def available_cores() -> int:
-    """Returns the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def workers_for(files: list[str], num_workers: int | None, passes: int = 1) -> int:

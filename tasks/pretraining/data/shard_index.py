@@ -21,7 +21,8 @@ import numpy as np
 from keras_bert.errors import InputError
 from keras_bert.files import atomic_path, open_file
 from tasks.pretraining.data.record_names import FEATURE_NAMES
-from tasks.text.parallel import available_cores, progress_bar
+from tasks.settings import available_cores
+from tasks.text.parallel import progress_bar
 
 GROUP = 128
 _SCAN_BATCH_SIZE = 8 * GROUP

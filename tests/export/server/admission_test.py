@@ -1,14 +1,13 @@
 """Turns: so many graphs run at once, however many requests there are, and short runs do not wait for long ones."""
 
 import concurrent.futures
-import os
 import threading
 import time
 
 import pytest
 import toy_server
 
-from export.server import servable
+from export.server import admission, servable
 from export.server.admission import Turns
 from export.server.servable import ServedModel
 from export.server.serving_error import ServingError
@@ -17,7 +16,7 @@ LONG, SHORT = 5000, 100
 
 
 def test_a_short_run_passes_a_long_one(monkeypatch):
-    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(admission, "available_cores", lambda: 2)
     turns = Turns()
     with turns.turn(LONG, None), turns.turn(SHORT, time.monotonic() + 3600):
         with pytest.raises(ServingError, match="deadline passed"), turns.turn(LONG, time.monotonic() + 0.01):
@@ -33,7 +32,7 @@ def test_a_late_run_has_no_turn():
 
 @pytest.mark.parametrize(("num_cores", "num_short", "num_long"), [(1, 2, 1), (2, 4, 1), (8, 16, 4)])
 def test_a_machine_has_turns_for_its_cores(num_cores, num_short, num_long, monkeypatch):
-    monkeypatch.setattr(os, "cpu_count", lambda: num_cores)
+    monkeypatch.setattr(admission, "available_cores", lambda: num_cores)
     for size, count in ((SHORT, num_short), (LONG, num_long)):
         turns = Turns()
         taken = [turns.turn(size, None) for _ in range(count)]
@@ -45,7 +44,7 @@ def test_a_machine_has_turns_for_its_cores(num_cores, num_short, num_long, monke
 
 def test_requests_of_all_models_wait_for_their_turns(tmp_path, monkeypatch):
     """Twelve requests of 5,000 bytes to two signatures of a model: one runs at a time."""
-    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(admission, "available_cores", lambda: 2)
     lock, running, most, run = threading.Lock(), [], [], ServedModel._run
 
     def noted(model, name, arrays):

@@ -1,6 +1,7 @@
 """Flags of TensorFlow Serving: what they do here, and which are ignored."""
 
 import http.client
+import os
 import subprocess
 import threading
 
@@ -15,6 +16,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import proto_reflection_descriptor_database, reflection_pb2, reflection_pb2_grpc
 from tensorflow_serving.apis import get_model_status_pb2, model_service_pb2_grpc, prediction_service_pb2_grpc
 
+from export.server import servable
 from export.server.admission import Admission
 from export.server.grpc_messages import to_tensor
 from export.server.grpc_server import GrpcServer
@@ -147,9 +149,17 @@ def test_metrics_are_where_the_configuration_says(server):
 
 
 def test_threads_of_the_session(server):
-    with server.manager.use("half") as servable:
-        config = servable.model._session._config
+    with server.manager.use("half") as served:
+        config = served.model._session._config
     assert (config.intra_op_parallelism_threads, config.inter_op_parallelism_threads) == (2, 1)
+
+
+def test_operations_have_the_threads_that_a_container_allows(monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    for cores, flag, threads in ((4, 0, 4), (64, 0, 0), (4, 2, 2)):
+        monkeypatch.setattr(servable, "available_cores", lambda cores=cores: cores)
+        config = servable._session_config(ServerSettings(tensorflow_intra_op_parallelism=flag))
+        assert (config.intra_op_parallelism_threads, config.inter_op_parallelism_threads) == (threads, 0)
 
 
 def test_tags_choose_the_graph(tmp_path):

@@ -15,10 +15,12 @@ from repository import SHARED, needs_data
 from keras_bert.errors import InputError
 from keras_bert.files import read_lines
 from keras_bert.tokenization.normalizer import split_words
+from tasks import settings
 from tasks.pretraining import word_counts
 from tasks.pretraining.word_counts import count_words, read_counts
+from tasks.settings import available_cores
 from tasks.text import parallel
-from tasks.text.parallel import LocalPool, available_cores, workers_for
+from tasks.text.parallel import LocalPool, workers_for
 
 REAL = ["corpus/*.txt", "corpus/inaugural/*", "waimai/dev.csv", "squad2/dev.json", "wnut17/dev.conll"]
 # What the rules treat differently, and what Python takes for white space: letters, final sigmas, marks, controls,
@@ -235,6 +237,16 @@ def test_small_texts_start_no_process(text_file, monkeypatch):
     assert workers_for([path], None, passes=10**6) == available_cores()
     monkeypatch.delattr(os, "sched_getaffinity")  # macOS has none.
     assert available_cores() == os.cpu_count()
+
+
+@pytest.mark.parametrize(
+    ("quota", "cores"), [("max 100000", 8), ("150000 100000", 2), ("20000 100000", 1), ("1600000 100000", 8), ("", 8)]
+)
+def test_a_container_s_limit_counts(tmp_path, monkeypatch, quota, cores):
+    (tmp_path / "cpu.max").write_text(quota + "\n")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.setattr(settings, "_QUOTA_FILE", str(tmp_path / "cpu.max"))
+    assert available_cores() == cores
 
 
 # === Other files than plain ones ===
