@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from keras_bert.errors import InputError
+from keras_bert.files import open_file
 
 # What settings are about, in the order of `--help` and of the reference pages.
 SUBJECTS = {
@@ -51,7 +52,7 @@ EXTRAS = {
 def available_cores() -> int:
     """Returns the number of cores that this process may use, within the limit of its container."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    with contextlib.suppress(OSError, ValueError), open(_QUOTA_FILE, encoding="ascii") as file:
+    with contextlib.suppress(OSError, ValueError), open_file(_QUOTA_FILE) as file:
         quota, period = map(int, file.read().split())  # The quota is "max" where there is none.
         return max(1, min(cores, math.ceil(quota / period)))
     return cores
