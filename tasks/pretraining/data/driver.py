@@ -11,6 +11,7 @@ import time
 import numpy as np
 
 from keras_bert import files
+from keras_bert.errors import InputError
 from keras_bert.tokenization.python_tokenizer import PythonBertTokenizer
 from tasks.pretraining.data.corpus import check_documents, tokenize_block
 from tasks.pretraining.data.duplicates import find_duplicates
@@ -31,6 +32,9 @@ def create(settings: DataSettings, prefix: str, output_files: list[str]) -> dict
     """
     start = time.monotonic()
     prefix, paths = files.absolute(prefix), list(map(files.absolute, files.expand_files(settings.input_file)))
+    read = set(map(os.path.realpath, [*paths, settings.vocab_file]))
+    if taken := next((path for path in output_files if os.path.realpath(path) in read), None):
+        raise InputError(f"{taken}: --output_file is a file that is read, too. Choose another path.")
     PythonBertTokenizer(settings.vocab_file, settings.do_lower_case)  # Its error names the user's file, not a copy.
     with files.open_file(settings.vocab_file) as file:
         vocabulary = file.read()
