@@ -138,7 +138,8 @@ def _table_questions(path: str, with_answers: bool, bad_rows: BadRows) -> Iterat
                 raise row
             context = check_text("context", take(row, "context"))
             answers = _table_answers(row, context)
-            raw = {"id": str(row.get("id") or line), "question": take(row, "question"), "answers": answers or []}
+            identifier = line if row.get("id") in (None, "") else row["id"]
+            raw = {"id": str(identifier), "question": take(row, "question"), "answers": answers or []}
             yield str(line), {**raw, "is_impossible": answers == []}, context
         except Broken as error:
             bad_rows.add(f"{path}:{line}", str(error))

@@ -280,6 +280,7 @@ def _excel_rows(path: str) -> Iterator[tuple[int, list[str]]]:
         import openpyxl
 
         width, sheet = 0, openpyxl.load_workbook(file, read_only=True, data_only=True).worksheets[0]
+        sheet.reset_dimensions()  # Those in the file may be smaller than the sheet, which would lose rows.
         for line, cells in enumerate(sheet.iter_rows(values_only=True), 1):
             row = ["" if cell is None else str(cell) for cell in cells]
             while row and not row[-1].strip():  # A sheet may be wider than its table.

@@ -124,3 +124,10 @@ def test_answers_that_are_not_in_their_context_are_skipped_by_default(tmp_path):
     rows = [{"question": "Who?", "context": "Rollo led.", "answer": text} for text in (" Rollo ", "Canute")]
     questions, bad = read(write_table(tmp_path / "a.csv", rows), None)
     assert len(questions) == 1 and list(bad) == ["a.csv:3"]
+
+
+def test_numbers_from_zero_are_ids(tmp_path):
+    row = {"question": "Who?", "context": CONTEXT, "answer": "Rollo"}
+    file = write_table(tmp_path / "a.jsonl", [{**row, "id": number} for number in range(3)])
+    questions, _ = read(file)
+    assert [question.id for question in questions] == ["0", "1", "2"]

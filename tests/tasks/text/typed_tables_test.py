@@ -2,6 +2,7 @@
 
 import datetime
 import json
+import zipfile
 
 import pytest
 
@@ -57,6 +58,19 @@ def test_a_sheet_may_be_wider_and_longer_than_its_table(tmp_path):
         (3, "a blank line between rows. Remove it or fill it."),
         (4, {"text": "c", "label": "d"}),
     ]
+
+
+def test_a_stale_size_of_the_sheet_loses_no_row(tmp_path):
+    path = excel(tmp_path, ["text", "label"], *([f"row {number}", "a"] for number in range(20)))
+    with zipfile.ZipFile(path) as archive:
+        files = {name: archive.read(name) for name in archive.namelist()}
+    sheet = "xl/worksheets/sheet1.xml"
+    assert b'ref="A1:B21"' in files[sheet]
+    files[sheet] = files[sheet].replace(b'ref="A1:B21"', b'ref="A1"')
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    assert open_rows(path).columns == ["text", "label"] and len(shown(path)) == 20
 
 
 def test_a_cell_beyond_the_header_is_named(tmp_path):
