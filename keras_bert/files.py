@@ -75,6 +75,11 @@ def absolute(path: str) -> str:
     return path.rstrip("/") if is_remote(path) else os.path.abspath(path)
 
 
+def real_path(path: str) -> str:
+    """Returns the one path that all names of a file lead to: absolute, with links resolved."""
+    return absolute(path) if is_remote(path) else os.path.realpath(path)
+
+
 def exists(path: str) -> bool:
     """Returns whether there is a file or directory."""
     return _gfile("exists", path) if is_remote(path) else os.path.exists(path)

@@ -133,11 +133,11 @@ def _write_vocabulary(counts: dict[str, int], settings: VocabularySettings) -> d
 
 def _check_outputs(outputs: dict[str, str], inputs: list[str]) -> None:
     """Refuses what could not be written at the end, perhaps hours later, or would replace what is read."""
-    taken = dict.fromkeys(map(os.path.realpath, inputs), "one of the files of --input_file")
+    taken = dict.fromkeys(map(files.real_path, inputs), "one of the files of --input_file")
     for name, path in outputs.items():
         if files.is_directory(path):
             raise InputError(f"{path}: --{name} is a directory. Name a file in it.")
-        place = os.path.realpath(path)
+        place = files.real_path(path)
         if place in taken:
             raise InputError(f"{path}: --{name} is {taken[place]}. Choose another path.")
         taken[place] = f"--{name} too"

@@ -25,7 +25,6 @@ LOCAL = {
     "tasks/fine_tuning/start.py": "links local copies",
     "tasks/pretraining/adaptation/stages.py": "writes what `atomic_path` gave",
     "tasks/pretraining/data/shard_index.py": "writes what `atomic_path` gave",
-    "tasks/pretraining/train_vocab.py": "asks whether two names are those of one file",
     "tasks/quickstart/docstrings.py": "reads the sources of installed packages",
     "tasks/text/blocks.py": "copies local pipes",
     "tasks/text/steps.py": "locks a local directory",

@@ -32,8 +32,8 @@ def create(settings: DataSettings, prefix: str, output_files: list[str]) -> dict
     """
     start = time.monotonic()
     prefix, paths = files.absolute(prefix), list(map(files.absolute, files.expand_files(settings.input_file)))
-    read = set(map(os.path.realpath, [*paths, settings.vocab_file]))
-    if taken := next((path for path in output_files if os.path.realpath(path) in read), None):
+    read = set(map(files.real_path, [*paths, settings.vocab_file]))
+    if taken := next((path for path in output_files if files.real_path(path) in read), None):
         raise InputError(f"{taken}: --output_file is a file that is read, too. Choose another path.")
     PythonBertTokenizer(settings.vocab_file, settings.do_lower_case)  # Its error names the user's file, not a copy.
     with files.open_file(settings.vocab_file) as file:
