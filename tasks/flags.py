@@ -105,6 +105,10 @@ def write_flags(settings: dict[str, object], output_dir: str) -> None:
 
 def _parse(argv: list[str], command: str, main: Callable, settings_class: type[Settings]) -> Settings:
     """Parses the flags of `settings_class`. After `--help` or a wrong flag, prints and exits."""
+    try:
+        argv = [argv[0], *flags.FLAGS.read_flags_from_files(argv[1:], force_gnu=True)]
+    except flags.Error as error:
+        _exit(command, f"error: {error}", 2)
     options = argv[1 : argv.index("--")] if "--" in argv else argv[1:]
     if expand := getattr(settings_class, "expand", None):
         settings_class, further = expand(options)

@@ -8,12 +8,12 @@ import zlib
 from collections.abc import Sequence
 
 from keras_bert.errors import InputError
-from keras_bert.files import exists, local_copy, open_file, read_optional_json
+from keras_bert.files import exists, local_copy, open_file, read_optional_json, real_path
 from keras_bert.presets.weights import read_bert_config
 from tasks.classify.task import Classify
 from tasks.embed.task import Embed
 from tasks.fine_tuning.inputs import METRICS_FILE
-from tasks.fine_tuning.model_files import MODEL_FILE, model_directory, read_task
+from tasks.fine_tuning.model_files import MODEL_DIRECTORY, MODEL_FILE, model_directory, read_task
 from tasks.fine_tuning.settings import FineTuningSettings, SplitSettings, StartSettings
 from tasks.fine_tuning.task import Task
 from tasks.ner.task import Ner
@@ -147,9 +147,15 @@ def complete(settings: StudentSettings) -> StudentSettings:
     """Fills in the directory of the teacher's model, and the preset and layers to start from.
 
     Raises:
-        InputError: the start has no such layer.
+        InputError: the student would replace its teacher, or the start has no such layer.
     """
     teacher, preset = model_directory(settings.teacher), settings.preset
+    own = os.path.join(settings.output_dir, MODEL_DIRECTORY)
+    if real_path(teacher) in (real_path(settings.output_dir), real_path(own)):
+        raise InputError(
+            f"--output_dir={settings.output_dir}: holds the teacher, which the student would replace. Choose another "
+            "directory."
+        )
     if not settings.do_train:
         return dataclasses.replace(settings, teacher=teacher)
     layers = settings.student_layers

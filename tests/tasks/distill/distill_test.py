@@ -4,6 +4,8 @@ import contextlib
 import dataclasses
 import json
 import shutil
+import subprocess
+import sys
 
 import keras
 import numpy as np
@@ -266,6 +268,24 @@ def test_the_flags_of_the_teachers_training_are_the_students(teacher, tmp_path):
     assert DistillSettings.expand(["--teacher", str(copied), "--dev_share=0.2", "--do_train"])[1] == shared[3:]
     assert DistillSettings.expand(["--teacher=", f"--output_dir={copied}"]) == (DistillSettings, [])
     assert DistillSettings.expand(["--output_dir=x"]) == (DistillSettings, [])
+
+
+def test_the_teacher_may_be_named_in_a_file_of_flags(teacher, tmp_path):
+    (tmp_path / "flags.txt").write_text(f"# The teacher.\n--teacher={teacher}/run\n")
+    words = [sys.executable, "-m", "tasks.distill.run", "--student_layers", "1", f"--flagfile={tmp_path}/flags.txt"]
+    done = subprocess.run([*words, "--help"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and "--few_labels" in done.stdout, done.stderr  # A flag of bert-classify.
+    done = subprocess.run([*words[:-1], f"--flagfile={tmp_path}/no.txt"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and f"{tmp_path}/no.txt" in done.stderr
+
+
+@pytest.mark.parametrize("place", ["run", "run/model"])
+def test_a_student_does_not_replace_its_teacher(teacher, tmp_path, place):
+    (tmp_path / "link").symlink_to(teacher)
+    before = read(teacher / "run" / "model" / "task.json")
+    with pytest.raises(InputError, match="holds the teacher, which the student would replace. Choose another"):
+        distill(f"--teacher={teacher}/{place}", f"--output_dir={tmp_path}/link/run", "--do_train")
+    assert read(teacher / "run" / "model" / "task.json") == before
 
 
 def test_what_cannot_be_distilled_is_refused_in_a_line(teacher, preset, tmp_path):
