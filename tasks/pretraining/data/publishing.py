@@ -50,12 +50,12 @@ def check_published(paths: Sequence[str]) -> None:
     Raises:
         InputError: a mark lists one of them, or a second --num_shards left files of the first.
     """
-    sets = {}
+    sets: dict[str, tuple[str, str]] = {}  # By name: a file of it, and the number of shards; "" without any.
     for path in paths:
-        if shard := re.fullmatch(r"(.+)-\d{5}-of-(\d{5})", path):
-            first = sets.setdefault(shard[1], path)
-            if not first.endswith(f"-of-{shard[2]}"):
-                raise InputError(f"{first}, {path}: files of two sets of one name. Remove those of the older one.")
+        name, count = re.fullmatch(r"(.+?)(?:-\d{5}-of-(\d{5}))?", path, re.DOTALL).groups("")
+        first, expected = sets.setdefault(name, (path, count))
+        if count != expected:
+            raise InputError(f"{first}, {path}: files of two sets of one name. Remove those of the older one.")
     paths = {files.absolute(path): path for path in paths}
     for directory in sorted(set(map(os.path.dirname, paths))):
         for mark in (name for name in files.list_directory(directory) if name.endswith(_MARK)):

@@ -21,6 +21,7 @@ from tasks.pretraining.create_data import create_pretraining_data
 from tasks.pretraining.data import driver, writing
 from tasks.pretraining.data.corpus import tokenize_block
 from tasks.pretraining.data.plan import NEIGHBOURS
+from tasks.pretraining.data.publishing import check_published
 from tasks.pretraining.data.settings import DataSettings
 from tasks.pretraining.data.token_store import read_store
 from tasks.text import blocks
@@ -346,6 +347,14 @@ def test_no_training_takes_old_and_new_files_for_a_whole(text, tmp_path):
     assert "old and new files" not in (said := train()) and "missing" in said
     assert run("-m", "tasks.pretraining.create_data", num_shards=3).returncode == 0
     assert "out-00000-of-00002, " in (said := train()) and "out-00000-of-00003: files of two sets of one name" in said
+
+
+@pytest.mark.parametrize("names", [("out", "out-00000-of-00002"), ("out-00001-of-00003", "out-00000-of-00002")])
+def test_two_sets_of_one_name_are_refused(tmp_path, names):
+    paths = [str(tmp_path / name) for name in names]
+    check_published([paths[0], str(tmp_path / "other"), str(tmp_path / "out-1-of-2"), paths[0]])
+    with pytest.raises(InputError, match=f"{paths[0]}, {paths[1]}: files of two sets of one name"):
+        check_published(paths)
 
 
 def wait_for(condition, seconds=60):
