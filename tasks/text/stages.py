@@ -2,10 +2,10 @@
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from keras_bert import files
 from keras_bert.errors import InputError
-from keras_bert.files import is_directory, is_file, list_directory, make_directory, read_json, remove_path, write_json
 
 SETTINGS_FILE = "flags.json"
 _RECORDS = "stages"
@@ -21,36 +21,41 @@ class StageRun:
         directory: directory of the run.
         settings: settings that the results depend on; a directory with other settings is refused.
         overwrite: whether to remove an earlier run.
+        inputs: paths that the stages read, which must not be removed with it.
 
     Attributes:
         records: record of each stage run so far, by name.
 
     Raises:
-        InputError: the directory has a run with other settings, or files that do not belong to a run.
+        InputError: the directory has a run with other settings, files that do not belong to a run, or an input that
+            would be removed.
     """
 
-    def __init__(self, directory: str, settings: dict, overwrite: bool = False):
+    def __init__(self, directory: str, settings: dict, overwrite: bool = False, inputs: Sequence[str] = ()):
         self.directory = directory
         self.records: dict[str, dict] = {}
-        self._check(settings, overwrite)
-        write_json(os.path.join(directory, SETTINGS_FILE), settings)
-        make_directory(self.path(_RECORDS))
+        self._check(settings, overwrite, inputs)
+        files.write_json(os.path.join(directory, SETTINGS_FILE), settings)
+        files.make_directory(self.path(_RECORDS))
 
-    def _check(self, settings: dict, overwrite: bool) -> None:
+    def _check(self, settings: dict, overwrite: bool, inputs: Sequence[str]) -> None:
         path = os.path.join(self.directory, SETTINGS_FILE)
-        if not is_directory(self.directory) or not list_directory(self.directory):
+        if not files.is_directory(self.directory) or not files.list_directory(self.directory):
             return
-        if not is_file(path) or not is_directory(self.path(_RECORDS)):
+        if not files.is_file(path) or not files.is_directory(self.path(_RECORDS)):
             raise InputError(
                 f"{self.directory}: holds files, but no run of stages ({SETTINGS_FILE} and {_RECORDS}/). "
                 "Choose another directory."
             )
         if overwrite:
-            remove_path(self.directory)
+            root = os.path.join(files.real_path(self.directory), "")
+            if path := next((path for path in inputs if files.real_path(path).startswith(root)), None):
+                raise InputError(f"{path}: lies in {self.directory}, which --overwrite empties. Move it elsewhere.")
+            files.remove_path(self.directory)
             return
-        before = read_json(path)
+        before = files.read_json(path)
         changed = sorted(name for name in {*before, *settings} if before.get(name) != settings.get(name))
-        if changed and list_directory(self.path(_RECORDS)):  # A run whose first stage failed has nothing to lose.
+        if changed and files.list_directory(self.path(_RECORDS)):  # A run whose first stage failed has nothing to lose.
             differences = ", ".join(f"{name} was {before.get(name)!r}, is {settings.get(name)!r}" for name in changed)
             raise InputError(
                 f"{self.directory}: holds a run with other settings ({differences}). Pass --overwrite to start anew, "
@@ -71,15 +76,15 @@ class StageRun:
         """
         record_path = self.path(_RECORDS, f"{name.replace(' ', '_').replace(',', '')}.json")
         number = len(self.records) + 1
-        if keep and is_file(record_path):
-            record = read_json(record_path)
+        if keep and files.is_file(record_path):
+            record = files.read_json(record_path)
             print(f"\n[{number}] {name}: done before, kept.", flush=True)
         else:
             print(f"\n[{number}] {name}", flush=True)
             start = time.monotonic()
             record = work()
             record["seconds"] = round(time.monotonic() - start, 1)
-            write_json(record_path, record)
+            files.write_json(record_path, record)
         self.records[name] = record
 
     def table(self) -> str:

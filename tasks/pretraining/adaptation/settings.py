@@ -16,7 +16,9 @@ class AdaptSettings(TrainingSettings):
         InputError: a value is out of its bounds, or values contradict each other.
     """
 
-    preset: str = setting(dataclasses.MISSING, "Model to adapt: a name, or a directory of any format with a tokenizer.")
+    preset: str = changeable(
+        dataclasses.MISSING, "Model to adapt: a name, or a directory of any format with a tokenizer."
+    )
     input_file: str | list[str] = changeable(dataclasses.MISSING, "Text: paths or patterns, separated by commas.")
     output_dir: str = changeable(dataclasses.MISSING, "Directory for all that the run writes.")
     num_new_tokens: int = setting(2000, "Most WordPieces to add; 0: train further with the old ones.", at_least=0)

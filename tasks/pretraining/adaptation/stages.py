@@ -5,6 +5,7 @@ import functools
 import math
 import os
 import tempfile
+import zlib
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -57,7 +58,8 @@ def run_stages(settings: AdaptSettings) -> dict:
         raise InputError(f"--max_seq_length={settings.max_seq_length}: must be at most the {positions} of {preset}.")
     # The pieces as every tokenizer reads them.
     tokenizer["vocabulary"] = PythonBertTokenizer(tokenizer["vocabulary"], tokenizer["lowercase"]).get_vocabulary()
-    run = StageRun(settings.output_dir, settings.identity() | {"text": work_identity(paths)}, settings.overwrite)
+    identity = settings.identity() | {"preset_checksum": _checksum(preset), "text": work_identity(paths)}
+    run = StageRun(settings.output_dir, identity, settings.overwrite, [*paths, *[preset] * files.exists(preset)])
     run.stage("text", lambda: _split(run, paths, settings.input_format))
     run.stage("new tokens", lambda: _add_tokens(run, settings, tokenizer))
     run.stage("before", lambda: _evaluate(run, settings, tokenizer))
@@ -96,6 +98,13 @@ def _metrics(run: StageRun) -> dict:
         per_character = record["masked_lm_loss"] * metrics[f"{when}tokens_per_character"]
         metrics[f"{when}masked_lm_loss_per_character"] = per_character
     return metrics | {name: value for name, value in after.items() if name not in ("figure", "seconds")}
+
+
+def _checksum(preset: str) -> int:
+    """Returns a CRC-32 of a preset's tensors: its path may move, and the files there may change."""
+    with weights.open_checkpoint(preset) as checkpoint:
+        tensors = sorted(checkpoint.tensors.items())
+        return functools.reduce(lambda total, item: zlib.crc32(item[1].read().tobytes(), total), tensors, 0)
 
 
 # === Text ===

@@ -251,6 +251,23 @@ def test_the_same_command_goes_on(adapted, tmp_path, capsys):
         run(*command, "--num_new_tokens=5")
 
 
+def test_a_preset_is_known_by_its_tensors(adapted, preset, tmp_path, capsys):
+    command, output_dir, metrics = adapted
+    shutil.copytree(output_dir, tmp_path / "out")
+    shutil.copytree(preset, tmp_path / "moved")
+    command = [*command, f"--output_dir={tmp_path / 'out'}", f"--preset={tmp_path / 'moved'}"]
+    assert run(*command)["masked_lm_loss"] == metrics["masked_lm_loss"]
+    assert capsys.readouterr().out.count("done before, kept.") == 5
+    model = BertPretrainer.from_preset(preset, sequence_length=16)
+    model.backbone.token_embedding.embeddings.assign(model.backbone.token_embedding.embeddings * 2)
+    model.save_to_preset(str(tmp_path / "moved"))
+    with pytest.raises(InputError, match=r"other settings \(preset_checksum was "):
+        run(*command)
+    shutil.move(tmp_path / "moved", tmp_path / "out" / "moved")
+    with pytest.raises(InputError, match="moved: lies in .*/out, which --overwrite empties"):
+        run(*command, f"--preset={tmp_path / 'out' / 'moved'}", "--overwrite")
+
+
 OF_EMBEDDER = {"pooling": "cls", "embedding_dim": 8, "embedding_activation": "tanh", "prompts": {"query": "the "}}
 
 

@@ -46,6 +46,19 @@ def test_other_settings_are_refused_until_overwrite(tmp_path):
     assert os.listdir(os.path.join(directory, "stages")) == []
 
 
+@pytest.mark.parametrize("name", ["run/thesis.txt", "link/thesis.txt"])
+def test_what_a_run_reads_is_not_overwritten(tmp_path, name):
+    directory = str(tmp_path / "run")
+    StageRun(directory, {"steps": 1})
+    (tmp_path / "run" / "thesis.txt").write_text("Years of work.")
+    (tmp_path / "link").symlink_to(directory)
+    beside = [str(tmp_path), f"{directory} beside"]
+    with pytest.raises(InputError, match=f"{name}: lies in {directory}, which --overwrite empties. Move it elsewhere"):
+        StageRun(directory, {"steps": 1}, True, [*beside, str(tmp_path / name)])
+    assert (tmp_path / "run" / "thesis.txt").exists()
+    StageRun(directory, {"steps": 1}, True, beside)
+
+
 @pytest.mark.parametrize("overwrite", [False, True])
 @pytest.mark.parametrize("name", ["thesis.txt", "flags.json"])  # every training command writes a flags.json
 def test_a_directory_of_something_else_is_never_touched(tmp_path, name, overwrite):
