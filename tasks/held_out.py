@@ -8,10 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_bert.files import absolute, is_file, read_json
+from keras_bert.errors import InputError
+from keras_bert.files import absolute, is_file, read_json, read_optional_json
 from tasks.distill.settings import TASKS
 from tasks.fine_tuning.examples import Predictor
-from tasks.fine_tuning.inputs import read_inputs, read_spec
+from tasks.fine_tuning.inputs import METRICS_FILE, read_inputs, read_spec
 from tasks.fine_tuning.model_files import read_task
 from tasks.fine_tuning.task import Answers, Encoded, Part, Task, Trained
 from tasks.flags import FLAGS_FILE
@@ -70,7 +71,7 @@ def find(model_directory: str, tokenizer) -> HeldOut | None:
         tokenizer: the model's.
 
     Raises:
-        InputError: the run names rows that cannot be read.
+        InputError: the run names rows that cannot be read, or held out others than are chosen now.
     """
     run = os.path.dirname(absolute(model_directory))
     path = os.path.join(run, FLAGS_FILE)
@@ -87,6 +88,7 @@ def find(model_directory: str, tokenizer) -> HeldOut | None:
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         if settings.do_train and (settings.dev_share or settings.validation_share):
             parts = [part for part in read_inputs(task).parts if part.split != "train"]
+            _check_same(parts[0], read_optional_json(os.path.join(run, METRICS_FILE)))
         else:
             parts = task.read("dev", BadRows(settings.bad_rows))
         part = task.match(parts[0], spec, BadRows("skip"))
@@ -96,3 +98,12 @@ def find(model_directory: str, tokenizer) -> HeldOut | None:
         trained = Trained(None, tokenizer, spec)
         encoded = task.encode(part, trained)
     return HeldOut(task, trained, part, encoded)
+
+
+def _check_same(part: Part, results: dict) -> None:
+    checksum = part.rows.checksum()
+    if results.get(f"{part.split}_rows_checksum", checksum) != checksum:
+        raise InputError(
+            f"{part.rows.path}: has changed since the training, so that other rows would be held out, some of which "
+            "were trained on. Bring its old content back, or evaluate on rows in a file of their own (--dev_file)."
+        )

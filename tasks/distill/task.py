@@ -4,14 +4,16 @@ Shapes: N examples, T tokens of all sequences, K texts of a row, D what the mode
 """
 
 import dataclasses
+import os
 
 import numpy as np
 
 from keras_bert.errors import InputError
+from keras_bert.files import read_optional_json
 from tasks.distill.settings import StudentSettings, task_of
 from tasks.engine.settings import tokenizer_identity
 from tasks.fine_tuning.examples import Examples, Predictor, join
-from tasks.fine_tuning.inputs import given_for, read_spec
+from tasks.fine_tuning.inputs import METRICS_FILE, given_for, read_spec
 from tasks.fine_tuning.task import Task
 
 
@@ -116,6 +118,11 @@ class _Student:
         """Scores the answers of the student, and those of its teacher to the same rows."""
         evaluation, metric = super().evaluate(answers, results), self.metric_of(answers.part)
         teacher, title = self.load(self.settings.teacher, answers.trained.spec), answers.part.title
+        known = read_optional_json(os.path.join(os.path.dirname(self.settings.teacher), METRICS_FILE))
+        if self.settings.dev_share and known.get("dev_rows_checksum") != answers.part.rows.checksum():
+            note = f"The teacher may have learnt rows of {title} that are held out here: its score may be too high."
+            evaluation.notes.append(note)
+            print(note)
         outputs = answers.encoded.compute_outputs(
             Predictor(teacher.model), self.settings.eval_batch_size, f"answer {title} by the teacher"
         )

@@ -75,6 +75,7 @@ class Session:
         self._workers: Workers | None = None
         self._encoded: dict[Part, Encoded] = {}
         self._answers: dict[Part, Answers] = {}
+        self._resumed_at = 0
         self._few_labels: dict[str, Any] = {}  # Of `metrics.json`.
         self._doubtful: list[tuple[str, list[str], list[list]]] = []  # Tables for the report.
 
@@ -113,6 +114,7 @@ class Session:
         if settings.learning_rate is None:
             settings = dataclasses.replace(settings, learning_rate=start.default_rate(config.hidden_dim))
         start.check_encoder(origin, settings, spec.sequence_length, tokenizer.vocabulary_size())
+        keep_settings(self.output_dir, self._identity(settings.identity(), train), writes=False)  # Before any work.
         self.trained = task.prepare(origin, Trained(None, tokenizer, spec))
         encoded = self._encode(train)
         if method != "off" and self._train_on_few(method, origin, encoded, strategy):
@@ -204,12 +206,14 @@ class Session:
         begin = (settings.preset or settings.init_checkpoint) if settings.load_weights else "random weights"
         trained = {"train_seconds": round(seconds or 0.0, 2), "train_start": begin, _IDENTITY: checksum}
         trained["train_command"] = command_line(task.command.split()[0], settings)
+        trained |= {"train_resumed_at": self._resumed_at} if seconds and self._resumed_at else {}
         self.results = earlier if is_kept else trained
         of_training = {**task.describe(train.rows, encoded, self.inputs.spec), "train_steps": num_steps}
         self.results |= {**of_training, **self._few_labels, **(self.inputs.look.figures if self.inputs.look else {})}
         for part in self.inputs.of("validation"):
             answers = self._answer(part)
-            self.results |= {f"validation_{name}": value for name, value in task.checkpoint_figures(answers).items()}
+            figures = {**task.checkpoint_figures(answers), "rows_checksum": part.rows.checksum()}
+            self.results |= {f"validation_{name}": value for name, value in figures.items()}
             if chosen := task.choose(answers):
                 self._keep(chosen)
 
@@ -218,7 +222,7 @@ class Session:
         started, task, settings = time.monotonic(), self.task, self.settings
         watched, patience = self.inputs.watched, settings.early_stopping_patience
         metric = task.stopping_metric or task.metric_of(watched) if patience else ""
-        first_step = trainer.restore()
+        self._resumed_at = first_step = trainer.restore()
         # XLA compiles each shape anew, so that all batches should have the same.
         is_static = settings.jit_compile or needs_static_shapes(trainer.strategy)
         length = int(examples.lengths.max()) if is_static else None

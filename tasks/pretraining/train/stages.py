@@ -70,6 +70,8 @@ def _run(settings: PretrainingSettings, strategy: tf.distribute.Strategy, starte
         raise InputError(
             f"{settings.output_dir}: no checkpoint to evaluate. Train first (--do_train), or give --init_checkpoint."
         )
+    elif settings.init_checkpoint and trainer.step.numpy():
+        print(f"Evaluates the last checkpoint of {settings.output_dir}, not --init_checkpoint.")
     if writes:
         write_flags(dict(sorted(dataclasses.asdict(settings).items())), settings.output_dir)
     if settings.do_train:
@@ -177,7 +179,10 @@ def _train(
     make_dataset = TrainBatches(data, **sizes, masking=masking, packing=plan)
     before = trainer.restore()
     if (is_over := budget.is_over(before)) and not before:
-        raise InputError(f"--time_budget_minutes={settings.time_budget_minutes}: over before step 1. Give more.")
+        raise InputError(
+            f"--time_budget_minutes={settings.time_budget_minutes}: over before step 1, with the time of earlier calls "
+            f"in {os.path.join(settings.output_dir, CLOCK_FILE)}. Give more, or choose a new --output_dir."
+        )
     speed = None if is_over else _speed(trainer, data, settings)
     start = time.monotonic()
     options = {"save_checkpoints_steps": settings.save_checkpoints_steps, "evaluate": evaluation, "speed": speed}
@@ -190,6 +195,8 @@ def _train(
     if plan is not None:
         share = data.num_real_tokens / (data.num_records * settings.max_seq_length)
         figures |= {"real_token_share": share, "packed_real_token_share": share * data.num_records / plan.num_rows}
+    if before and steps > 0:
+        figures["train_resumed_at"] = before
     if steps > 0:
         seconds = time.monotonic() - start - (evaluation.seconds if evaluation else 0.0)
         num_examples = steps * settings.train_batch_size * (data.num_records / plan.num_rows if plan else 1)

@@ -147,6 +147,22 @@ def test_the_metric_of_held_out_rows(head, tmp_path):
     assert source == f"{decision.source} and paragraphs of docstrings"
 
 
+@pytest.mark.parametrize("split", ["dev", "validation"])
+def test_rows_that_moved_into_the_held_out_share(head, tmp_path, split):
+    """Rows were added to the training file, so that the same share now takes some that the model was trained on."""
+    path = tmp_path / "train.csv"
+    rows = [f"{_TEXTS[n % 3].decode()} {n},{LABELS[n % len(LABELS)]}\n" for n in range(40)]
+    path.write_text("text,label\n" + "".join(rows), encoding="utf-8")
+    changes = {"train_file": str(path), "do_train": True, "dev_file": None, f"{split}_share": 0.25}
+    directory = _run(tmp_path, head, **changes | {"do_eval": split == "dev"})
+    before = held_out.find(directory, head.preprocessor.tokenizer)
+    write_json(str(tmp_path / "metrics.json"), {f"{split}_rows_checksum": before.part.rows.checksum()})
+    assert held_out.find(directory, head.preprocessor.tokenizer).texts == before.texts
+    path.write_text("text,label\n" + "".join([*reversed(rows), *rows[:3]]), encoding="utf-8")
+    with pytest.raises(InputError, match="train.csv: has changed since the training, .* Bring its old content back"):
+        held_out.find(directory, head.preprocessor.tokenizer)
+
+
 def test_a_run_without_held_out_rows(head, tmp_path):
     directory = _run(tmp_path, head, do_eval=False, do_predict=True)
     assert held_out.find(directory, head.preprocessor.tokenizer) is None

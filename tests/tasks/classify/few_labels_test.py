@@ -183,6 +183,10 @@ def test_useless_embeddings_lead_to_plain_fine_tuning_which_resumes(run, tmp_pat
     results = run(*words)  # Nothing is left to train.
     assert results["train_few_labels"] == "off" and results["train_steps"] == 9 and results["accuracy"] < 1
     assert results["train_seconds"] == first["train_seconds"]
+    write_rows(tmp_path / "alike.csv", [("words", "kind"), *rows[1:]])
+    monkeypatch.setattr(few_labels, "choose", lambda *given: pytest.fail("It was worked on before it was refused."))
+    with pytest.raises(InputError, match="holds a training with train_rows_checksum="):
+        run(*words)
 
 
 @pytest.mark.usefixtures("eagerly")

@@ -219,7 +219,8 @@ def test_a_killed_student_ends_with_the_same_weights(teacher, tmp_path, monkeypa
     with pytest.raises(InputError, match="temperature"):
         distill(*options, f"--output_dir={tmp_path}/killed", "--temperature=3")
     resumed = distill(*options, f"--output_dir={tmp_path}/killed")
-    assert resumed["train_seconds"] > 0 and resumed["train_steps"] == 6
+    assert resumed["train_seconds"] > 0 and resumed["train_steps"] == 6 and resumed["train_resumed_at"] == 2
+    assert " seconds from step 2 on." in (tmp_path / "killed" / "README.md").read_text()
     np.testing.assert_equal(load(tmp_path / "killed").get_weights(), load(tmp_path / "whole").get_weights())
 
 
@@ -277,6 +278,19 @@ def test_the_teacher_may_be_named_in_a_file_of_flags(teacher, tmp_path):
     assert done.returncode == 0 and "--few_labels" in done.stdout, done.stderr  # A flag of bert-classify.
     done = subprocess.run([*words[:-1], f"--flagfile={tmp_path}/no.txt"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 2 and done.stderr.count("\n") == 1 and f"{tmp_path}/no.txt" in done.stderr
+
+
+def test_rows_that_a_teacher_may_have_learnt_are_told(teacher, tmp_path, capsys):
+    shares = [f"--train_file={teacher}/train.csv", "--dev_share=0.3", "--do_train", "--do_eval", SMALL]
+    copy = shutil.copytree(teacher / "run", tmp_path / "run")
+    told = "The teacher may have learnt rows of dev that are held out here: its score may be too high."
+    with fitting(lambda trainer: None):
+        first = distill(f"--teacher={copy}", *shares, f"--output_dir={tmp_path}/first")
+        assert told in capsys.readouterr().out and told in (tmp_path / "first" / "README.md").read_text()
+        known = read(copy / "metrics.json") | {"dev_rows_checksum": first["dev_rows_checksum"]}
+        (copy / "metrics.json").write_text(json.dumps(known))
+        distill(f"--teacher={copy}", *shares, f"--output_dir={tmp_path}/second")
+        assert told not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("place", ["run", "run/model"])

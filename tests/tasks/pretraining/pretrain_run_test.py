@@ -83,7 +83,7 @@ def test_a_finished_run_is_not_trained_again(trained, data):
     assert again == pytest.approx(numbers, rel=1e-6)  # the training's speed among them
 
 
-def test_evaluation_alone_restores_the_checkpoint(trained, data, tmp_path):
+def test_evaluation_alone_restores_the_checkpoint(trained, data, tmp_path, capsys):
     shutil.copytree(trained[0], tmp_path / "out")
     changes = {"do_train": False, "input_file": f"{data}/train.tfrecord*"}  # The report has such a name, too.
     alone = run(data, tmp_path / "out", **changes)
@@ -95,6 +95,11 @@ def test_evaluation_alone_restores_the_checkpoint(trained, data, tmp_path):
     given = settings(data, tmp_path / "out", **changes)
     assert {name: written[name] for name in given} == given
     assert written["optimizer"] == "bert-2018" and set(written) == set(PretrainingSettings.__dataclass_fields__)
+    told = f"Evaluates the last checkpoint of {tmp_path}/out, not --init_checkpoint."
+    assert told not in capsys.readouterr().out
+    start = {**NO_ARCHITECTURE, "init_checkpoint": str(trained[0] / "preset")}
+    again = run(data, tmp_path / "out", **changes | start)
+    assert told in capsys.readouterr().out and again["masked_lm_loss"] == alone["masked_lm_loss"]
 
 
 def test_a_checkpoint_is_evaluated_as_it_is(trained, data, tmp_path):
@@ -182,7 +187,7 @@ def test_pieces_of_white_space_are_the_same_in_a_checkpoint(data, tmp_path):
 
 
 def test_a_time_that_is_over_before_the_first_step_leaves_no_preset(data, tmp_path):
-    with pytest.raises(InputError, match="--time_budget_minutes=1e-06: over before step 1. Give more."):
+    with pytest.raises(InputError, match="=1e-06: over before step 1, .*/time_budget.json. Give more"):
         run(data, tmp_path / "out", time_budget_minutes=1e-6, do_eval=False)
     assert not (tmp_path / "out" / "preset").exists()
 
