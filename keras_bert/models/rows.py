@@ -12,25 +12,26 @@ def read_rows(name: str, rows):
 
     Args:
         name: of the argument that has the rows, for messages.
-        rows: list, pandas Series or array of objects; a tuple or dict of them; anything else is returned as it is.
+        rows: list, pandas Series, or array of objects or floats; a tuple or dict of them; anything else is returned as
+            it is.
 
     Raises:
-        ValueError: there are no rows, or one is missing, such as an empty cell of pandas.
+        ValueError: there are no rows, or one is missing, such as an empty cell of pandas, or NaN.
     """
     if isinstance(rows, tuple):
         return tuple(read_rows(name, column) for column in rows)
     if isinstance(rows, dict):
         return {key: read_rows(name, column) for key, column in rows.items()}
-    is_object = isinstance(rows, np.ndarray) and rows.dtype.hasobject
-    if not (isinstance(rows, list) or hasattr(rows, "isna") or is_object) or getattr(rows, "ndim", 1) > 1:
+    is_checked = isinstance(rows, np.ndarray) and rows.dtype.kind in "fO"
+    if not (isinstance(rows, list) or hasattr(rows, "isna") or is_checked) or getattr(rows, "ndim", 1) != 1:
         return rows
     for number, row in enumerate(rows):
-        if row is None or type(row).__name__ == "NAType" or (isinstance(row, float) and np.isnan(row)):
+        if row is None or type(row).__name__ == "NAType" or (isinstance(row, float | np.floating) and np.isnan(row)):
             raise ValueError(f"`{name}` must have a value in each row. Received: {row!r} in row {number}")
     values = list(rows)
     if not values:
         raise ValueError(f"`{name}` must have at least one row. Received: {rows!r}")
-    is_ragged = len({len(row) for row in values if isinstance(row, list)}) > 1
+    is_ragged = len({len(row) for row in values if isinstance(row, list | tuple | np.ndarray)}) > 1
     return tf.ragged.constant(values) if is_ragged else tf.constant(values)
 
 

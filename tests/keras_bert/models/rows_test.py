@@ -30,6 +30,26 @@ def test_rows_of_pandas_are_texts():
         read_rows("x", pd.Series(["a", None], dtype="string"))
 
 
+@pytest.mark.parametrize("kind", [list, tuple, np.array])
+def test_a_row_of_pandas_may_be_a_list_of_any_kind(kind):
+    pd = pytest.importorskip("pandas")
+    for rows in ([["a", "b"], ["c"]], [["a", "b"], ["c", "d"]]):
+        words = read_rows("x", pd.Series([kind(row) for row in rows]))
+        assert list(map(list, words.numpy())) == [[word.encode() for word in row] for row in rows]
+    scores = read_rows("y", pd.Series([kind([0.5, 1.0]), kind([2.0])]))
+    assert scores.to_list() == [[0.5, 1.0], [2.0]] and scores.dtype.is_floating
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_a_score_that_is_no_number_is_refused(dtype):
+    scores = np.array([1.0, 0.5, np.nan], dtype)
+    with pytest.raises(ValueError, match="`y` must have a value in each row. Received: .*nan.* in row 2"):
+        read_rows("y", scores)
+    read = read_rows("y", scores[:2])
+    assert read.dtype == dtype and read.numpy().tolist() == [1.0, 0.5]
+    assert read_rows("y", scores[np.newaxis]).shape == (1, 3)  # A word may have no score.
+
+
 def rows_of(batches: tf.data.Dataset) -> list[tuple]:
     """Returns an epoch's rows, each a tuple of the values of its columns."""
     return [row for batch in batches for row in zip(*(column.numpy().tolist() for column in batch), strict=True)]
