@@ -35,13 +35,18 @@ def read_rows(name: str, rows):
     return tf.ragged.constant(values) if is_ragged else tf.constant(values)
 
 
-def read_examples(x, y) -> tuple:
-    """Returns `x` and `y` as `read_rows` does; raises ValueError as that does, or if their columns differ in length."""
-    examples = read_rows("x", x), read_rows("y", y)
-    lengths = [column.shape[0] for column in keras.tree.flatten(examples) if len(getattr(column, "shape", ()))]
-    if len(set(lengths)) > 1:
-        raise ValueError(f"`x` and `y` must have as many rows in each column. Received: {lengths} rows")
+def read_examples(x, y, sample_weight=None) -> tuple:
+    """Returns all three as `read_rows` does; raises ValueError as that does, or if their columns differ in length."""
+    examples = read_rows("x", x), read_rows("y", y), read_rows("sample_weight", sample_weight)
+    check_lengths("`x`, `y` and `sample_weight`", examples)
     return examples
+
+
+def check_lengths(names: str, columns) -> None:
+    """Raises ValueError if columns, nested in tuples and dicts, differ in length; `names` says which they are."""
+    lengths = [column.shape[0] for column in keras.tree.flatten(columns) if len(getattr(column, "shape", ()))]
+    if len(set(lengths)) > 1:
+        raise ValueError(f"{names} must have as many rows in each column. Received: {lengths} rows")
 
 
 def has_rows(columns) -> bool:

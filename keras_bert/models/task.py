@@ -21,7 +21,7 @@ from keras_bert.encoder.heads import PoolTokens, output_head
 from keras_bert.encoder.layer import arguments_of, keep_arguments, weights_follow
 from keras_bert.errors import InputError, first_line
 from keras_bert.files import is_file, keep_copies, read_object
-from keras_bert.models.rows import has_rows, make_batches, read_examples, read_rows, split_rows
+from keras_bert.models.rows import check_lengths, has_rows, make_batches, read_examples, read_rows, split_rows
 from keras_bert.presets import catalog, tokenizers, weights
 from keras_bert.tokenization.preprocessor import BertPreprocessor
 
@@ -156,13 +156,14 @@ class BertTask:
         them as they are.
 
         Raises:
-            ValueError: a row has no text or label, such as an empty cell of pandas, or `x` and `y` differ in length.
+            ValueError: a row has no text or label, such as an empty cell of pandas, or columns differ in length.
         """
         held_out = tuple(validation_data) if isinstance(validation_data, list) else validation_data
         held_out = read_rows("validation_data", held_out)
-        x, y = read_examples(x, y)
+        check_lengths("`validation_data`", held_out)
+        x, y, sample_weight = read_examples(x, y, sample_weight)
         if has_rows(x):
-            columns = keras.utils.pack_x_y_sample_weight(x, y, read_rows("sample_weight", sample_weight))
+            columns = keras.utils.pack_x_y_sample_weight(x, y, sample_weight)
             if validation_split and held_out is None:
                 columns, held_out = split_rows(columns, validation_split)
             held_out = make_batches(held_out, batch_size) if has_rows(held_out) else held_out
@@ -174,7 +175,7 @@ class BertTask:
 
     def evaluate(self, x=None, y=None, *args, **kwargs):
         """Evaluates the model as `keras.Model.evaluate` does, on what `fit` takes."""
-        return super().evaluate(*read_examples(x, y), *args, **kwargs)
+        return super().evaluate(*read_examples(x, y)[:2], *args, **kwargs)
 
     def predict(self, x, *args, **kwargs):
         """Computes the outputs as `keras.Model.predict` does, of what `fit` takes."""

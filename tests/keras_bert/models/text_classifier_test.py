@@ -226,6 +226,15 @@ def test_columns_of_different_lengths_are_counted(preprocessor):
     for method in (model.fit, model.evaluate):
         with pytest.raises(ValueError, match=r"must have as many rows in each column. Received: \[3, 3, 2\] rows"):
             method((["a", "b", "c"], np.array(["d", "e", "f"])), ["cat", "hen"])
+    texts, labels = ["a", "b"], ["cat", "hen"]
+    for shares in ([1.0], np.ones(3), tf.ones(3)):
+        lengths = rf"must have as many rows in each column. Received: \[2, 2, {len(shares)}\] rows"
+        with pytest.raises(ValueError, match="`x`, `y` and `sample_weight` " + lengths):
+            model.fit(texts, labels, sample_weight=shares)
+        with pytest.raises(ValueError, match="`validation_data` " + lengths):
+            model.fit(texts, labels, validation_data=(texts, labels, shares))
+    with pytest.raises(ValueError, match=r"`validation_data` must have as many rows .* \[3, 2\] rows"):
+        model.fit(texts, labels, validation_data=[["a", "b", "c"], labels])
 
 
 def test_missing_rows_are_named(preprocessor):
