@@ -34,7 +34,7 @@ class BertTokenClassifierPreprocessor(BertPreprocessor):
 
     @tf.autograph.experimental.do_not_convert  # As in `encode`.
     def call(self, x, y=None, sample_weight=None):
-        words = ragged_words(x)
+        words, y = ragged_words(x), _ragged_labels(y, x)
         features, positions = self._encode_words(words)
         if y is None:
             return features
@@ -77,7 +77,7 @@ class BertTokenClassifier(LabeledTask, keras_nlp.models.Task):
     """Backbone, dropout, and a linear layer on every token; with one output, a number for each word.
 
     `fit` takes sentences as words, with a label for each word: see `BertTokenClassifierPreprocessor`. The labels are
-    int, or str if `labels` are given, or float scores for one output. The loss is the cross entropy of the words' first
+    int, or str if `labels` are given, or scores for one output. The loss is the cross entropy of the words' first
     sub-tokens, for scores the mean squared error, averaged over the words of a batch.
 
     `answer` takes raw texts of any length, read in windows. It lists their `entities` with `types`, mean probabilities
@@ -112,25 +112,34 @@ class BertTokenClassifier(LabeledTask, keras_nlp.models.Task):
 
     def preprocess_samples(self, x, y=None, sample_weight=None):
         if self.preprocessor is not None:
-            x = ragged_words(x)
-            y = y if y is None else ragged_words(y, x)
+            x, y = ragged_words(x), _ragged_labels(y, x)
+            if y is not None and y.dtype.is_integer and self.output_shape[-1] == 1:  # Scores, not classes.
+                y = tf.cast(y, tf.float32)
         return super().preprocess_samples(x, y, sample_weight)
 
 
-def _labels_of(words: tf.RaggedTensor, y) -> tf.Tensor:
+def _labels_of(words: tf.RaggedTensor, labels: tf.RaggedTensor) -> tf.Tensor:
     """Returns the labels of all words, (number of words,); fails if a row has not one for each word."""
-    labels = ragged_words(y, words)
-    counts = [tf.cast(rows.row_lengths(), tf.int64) for rows in (words, labels)]
-    message = "`y` must have a label for each word. Received these numbers of words and of labels in the rows:"
-    check = tf.debugging.assert_equal(*counts, message, summarize=16)
-    with tf.control_dependencies([] if check is None else [check]):
+    check = _check_counts(*(tf.cast(rows.row_lengths(), tf.int64) for rows in (words, labels)))
+    with tf.control_dependencies(check):
         return tf.identity(labels.flat_values)
 
 
-def ragged_words(values, words: tf.RaggedTensor | None = None) -> tf.RaggedTensor:
-    """Drops the padding of a dense batch: trailing "" of words, or labels after the last of `words`."""
-    if isinstance(values, tf.RaggedTensor):
-        return values
-    if words is None:
-        return tf.RaggedTensor.from_tensor(values, padding="")
-    return tf.RaggedTensor.from_tensor(values, lengths=words.row_lengths())
+def _check_counts(words: tf.Tensor, labels: tf.Tensor) -> list[tf.Operation]:
+    message = "`y` must have a label for each word. Received these numbers of words and of labels in the rows:"
+    check = tf.debugging.assert_equal(words, labels, message, summarize=16)
+    return [] if check is None else [check]
+
+
+def ragged_words(words) -> tf.RaggedTensor:
+    """Drops the padding of a dense batch, trailing ""."""
+    return words if isinstance(words, tf.RaggedTensor) else tf.RaggedTensor.from_tensor(words, padding="")
+
+
+def _ragged_labels(labels, words) -> tf.RaggedTensor | None:
+    """Drops the labels of a dense batch after each row's last word; fails if dense words have another width."""
+    if labels is None or isinstance(labels, tf.RaggedTensor):
+        return labels
+    dense = [] if isinstance(words, tf.RaggedTensor) else _check_counts(tf.shape(words)[1], tf.shape(labels)[1])
+    with tf.control_dependencies(dense):
+        return tf.RaggedTensor.from_tensor(labels, lengths=ragged_words(words).row_lengths())

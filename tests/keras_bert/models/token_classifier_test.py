@@ -54,6 +54,17 @@ def test_rows_with_fewer_labels_than_words_are_refused(preprocessor, labels):
         list(tf.data.Dataset.from_tensors((words, labels)).map(preprocessor))
 
 
+@pytest.mark.parametrize("width", [2, 4])
+def test_dense_labels_are_as_wide_as_dense_words(preprocessor, width):
+    words, labels = tf.constant([["the", "cats", "sat"], ["who", "", ""]]), tf.ones((2, width), "int32")
+    model = BertTokenClassifier(toy_tasks.backbone(), 5, preprocessor)
+    for function in (preprocessor, model.preprocess_samples):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="`y` must have a label for each word"):
+            function(words, labels)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="`y` must have a label for each word"):
+        list(tf.data.Dataset.from_tensors((words, labels)).map(preprocessor))
+
+
 @pytest.mark.slow
 def test_it_learns_the_tags_of_words():
     preprocessor = BertTokenClassifierPreprocessor(toy_tasks.tokenizer(), toy_tasks.LENGTH)
@@ -115,6 +126,19 @@ def test_one_output_learns_a_score_for_each_word(preprocessor):
     loss = model.compute_loss(features, labels[0], outputs, labels[1])
     np.testing.assert_allclose(loss, np.mean(np.square(errors)), rtol=1e-5)
     np.testing.assert_allclose(metric(labels[0], outputs, labels[1]), np.sqrt(np.mean(np.square(errors))), rtol=1e-5)
+
+
+@pytest.mark.parametrize("to_batch", [tf.ragged.constant, np.array])
+def test_whole_numbers_are_scores_where_there_is_one_output(preprocessor, to_batch):
+    model = BertTokenClassifier(toy_tasks.backbone(), 1, preprocessor)
+    words, scores = to_batch([["the", "cats"], ["who", "sat"]]), [[1, -2], [0, 3]]
+    _, expected, weights = model.preprocess_samples(
+        words, to_batch([[float(score) for score in row] for row in scores])
+    )
+    _, labels, counted = model.preprocess_samples(words, to_batch(scores))
+    assert labels.shape == (2, 6, 1) and labels.dtype == "float32" and tf.reduce_sum(weights) == 4.0
+    np.testing.assert_array_equal(labels, expected)
+    np.testing.assert_array_equal(counted, weights)
 
 
 @pytest.mark.oracle
