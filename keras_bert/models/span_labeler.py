@@ -31,11 +31,11 @@ class BertSpanLabelerPreprocessor(BertPreprocessor):
     Call arguments:
         x: tuple of questions and contexts, string, shape (B,) each.
         y: one of
-            - string, shape (B,): the answers, each at its first place in the context; "" where there is none. One
-              that does not stand there raises InvalidArgumentError.
+            - string, shape (B,): the answers, each at its first place in the context; "" where there is none.
             - tuple of int and string, shape (B,) each: the character at which the answer starts, and its text, as in
               SQuAD's files; -1 or "" where there is none.
             - tuple of int and int: the character at which it starts, and the one after its last.
+            A text that does not stand there raises InvalidArgumentError.
         sample_weight: float, shape (B,), or None.
 
     Returns:
@@ -70,19 +70,23 @@ class BertSpanLabelerPreprocessor(BertPreprocessor):
 
 def _answer_characters(contexts: tf.Tensor, y) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns where each answer starts and ends in its context, in characters: int32, shape (B,) each."""
-    if not isinstance(y, tuple):
-        answers = tf.convert_to_tensor(y, tf.string)
+    starts, answers = map(tf.convert_to_tensor, y) if isinstance(y, tuple) else (None, tf.convert_to_tensor(y))
+    if answers.dtype != tf.string:
+        return tf.cast(starts, tf.int32), tf.cast(answers, tf.int32)
+    lengths = tf.strings.length(answers, unit="UTF8_CHAR")
+    if starts is None:
         starts = tf.map_fn(_find_text, (contexts, answers), fn_output_signature=tf.int32)
-        missing = tf.boolean_mask(answers, (starts < 0) & (answers != ""))
-        message = "Each answer of `y` must stand in its context. Received these that do not:"
-        check = tf.debugging.Assert(tf.size(missing) == 0, [message, missing], summarize=16)
-        with tf.control_dependencies([] if check is None else [check]):
-            y = (tf.identity(starts), answers)
-    start, end = (tf.convert_to_tensor(part) for part in y)
-    start = tf.cast(start, tf.int32)
-    if end.dtype == tf.string:
-        end = start + tf.strings.length(end, unit="UTF8_CHAR")
-    return start, tf.cast(end, tf.int32)
+        is_there, place = starts >= 0, "in its context"
+    else:
+        starts = tf.cast(starts, tf.int32)
+        inside = tf.clip_by_value(starts, 0, tf.strings.length(contexts, unit="UTF8_CHAR"))
+        texts = tf.strings.substr(contexts, inside, lengths, unit="UTF8_CHAR")
+        is_there, place = (starts < 0) | (texts == answers), "at its start in its context"
+    missing = tf.boolean_mask(answers, ~is_there & (answers != ""))
+    message = f"Each answer of `y` must stand {place}. Received these that do not:"
+    check = tf.debugging.Assert(tf.size(missing) == 0, [message, missing], summarize=16)
+    with tf.control_dependencies([] if check is None else [check]):
+        return tf.identity(starts), starts + lengths
 
 
 def _find_text(pair: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:

@@ -53,9 +53,18 @@ def test_answers_in_every_form_become_positions(preprocessor):
     assert next(iter(samples.map(preprocessor)))[1].numpy().tolist() == rows
 
 
-def test_an_answer_that_is_not_in_its_context_is_refused(preprocessor):
-    examples = ([QUESTION] * 3, [CONTEXT] * 3), ["cat", "Cat sat", ""]
-    message = "(?s)must stand in its context. Received these that do not.*Cat sat"
+@pytest.mark.parametrize(
+    ("answers", "place", "missing"),
+    [
+        (["cat", "Cat sat", ""], "", "Cat sat"),
+        (([2, 2, -1], ["cat", "Cat sat", ""]), "at its start ", "Cat sat"),
+        (([2, 3, -1], ["cat", "cat", "gone"]), "at its start ", "cat"),  # A place that counts from 1.
+        (([2, 999, 999], ["cat", "cats", ""]), "at its start ", "cats"),
+    ],
+)
+def test_an_answer_that_is_not_in_its_context_is_refused(preprocessor, answers, place, missing):
+    examples = ([QUESTION] * 3, [CONTEXT] * 3), answers
+    message = rf"(?s)must stand {place}in its context. Received these that do not.*['\"\[]{missing}['\"\]]"
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
         preprocessor(*examples)
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
