@@ -11,6 +11,7 @@ import json
 import os
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, BinaryIO, NamedTuple
 
@@ -25,6 +26,7 @@ _LINES_OF_A_ROW = 100  # Most lines of the first row of a CSV file, to tell the 
 NUMBER_CURE = "Write it in the digits 0 to 9, such as -1.5 or 2e-3, up to 3.4e38, or remove the row."
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _LARGEST = 3.4028234663852886e38  # The largest float32.
+_PANDAS_INDEX = re.compile(r"__index_level_\d+__").fullmatch  # A column that `to_parquet` writes unasked.
 has_half_pair = re.compile("[\ud800-\udfff]").search
 
 
@@ -269,6 +271,8 @@ def _read_by_package(path: str, extra: str, kind: str) -> Iterator[BinaryIO]:
     try:
         with open_file(path) as file:
             yield file
+    except InputError:
+        raise
     except Exception as error:
         reason = first_line(error)
         raise InputError(f"{path}: cannot be read as {kind} ({reason}). Write it anew, or as CSV.") from error
@@ -295,16 +299,31 @@ def _parquet_rows(path: str) -> Rows:
         from pyarrow import parquet
 
         table = parquet.ParquetFile(file)
-        described = json.loads((table.schema_arrow.metadata or {}).get(b"huggingface", b"{}"))
-        features = described.get("info", {}).get("features", {})
+        columns, features = table.schema_arrow.names, _features_of(table.schema_arrow.metadata)
+        if repeated := next((name for name, count in Counter(columns).items() if count > 1), None):
+            listed = ", ".join(map(repr, columns))
+            raise InputError(
+                f"{path}: several columns named {repeated!r}. Columns there: {listed}. Rename all but one."
+            )
         rows = itertools.chain.from_iterable(batch.to_pylist() for batch in table.iter_batches())
         for line, row in enumerate(rows, 1):
-            yield line, {name: _named_classes(value, features.get(name)) for name, value in row.items()}
+            named = {name: _named_classes(value, features.get(name)) for name, value in row.items()}
+            yield line, {name: value for name, value in named.items() if not _PANDAS_INDEX(name)}
+
+
+def _features_of(metadata: dict | None) -> dict:
+    """Returns what Hugging Face's `datasets` wrote of each column; {} if it wrote nothing, or in another form."""
+    try:
+        features = json.loads(metadata[b"huggingface"])["info"]["features"]
+    except (KeyError, TypeError, ValueError):
+        return {}
+    return features if isinstance(features, dict) else {}
 
 
 def _named_classes(value: Any, feature: Any) -> Any:
-    if isinstance(value, list) and isinstance(feature, dict):
-        return [_named_classes(item, feature.get("feature")) for item in value]
+    if isinstance(value, list) and isinstance(feature, dict | list):  # A list holds the feature in older versions.
+        of_items = feature.get("feature") if isinstance(feature, dict) else next(iter(feature), None)
+        return [_named_classes(item, of_items) for item in value]
     if not isinstance(value, int) or not isinstance(feature, dict) or feature.get("_type") != "ClassLabel":
         return value
     return feature["names"][value] if value >= 0 else None  # -1 is no label.

@@ -27,7 +27,7 @@ def excel(tmp_path, *rows, more=()) -> str:
 def parquet(tmp_path, columns: dict, features: dict | None = None) -> str:
     pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     table = pyarrow.table(columns)
-    if features:  # As datasets 5.2 writes them.
+    if features is not None:  # As datasets 5.2 writes them.
         table = table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
     parquet.write_table(table, tmp_path / "a.parquet")
     return str(tmp_path / "a.parquet")
@@ -99,6 +99,32 @@ def test_values_keep_their_types_and_class_numbers_become_names(tmp_path):
         (3, {"text": "c", "label": None, "all": None, "n": 3}),
     ]
     assert [row["label"] for _, row in open_rows(parquet(tmp_path, columns)).rows] == [1, 0, -1]
+
+
+@pytest.mark.parametrize("item", [[{"names": ["no", "yes"], "_type": "ClassLabel"}], []])
+def test_lists_of_older_versions_have_names_too(tmp_path, item):
+    path = parquet(tmp_path, {"all": [[0, 1], None]}, {"all": item})
+    assert [row["all"] for _, row in shown(path)] == [["no", "yes"] if item else [0, 1], None]
+
+
+@pytest.mark.parametrize("features", [[{"name": "label", "_type": "ClassLabel", "names": ["no", "yes"]}], "text"])
+def test_what_is_written_in_another_form_gives_no_names(tmp_path, features):
+    assert shown(parquet(tmp_path, {"label": [1, 0]}, features)) == [(1, {"label": 1}), (2, {"label": 0})]
+
+
+def test_the_index_of_pandas_is_no_column(tmp_path):
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame({"text": ["a", "b", "c"], "label": [1, 0, 1]})
+    frame[frame["label"] == 1].to_parquet(tmp_path / "a.parquet")
+    assert shown(str(tmp_path / "a.parquet")) == [(1, {"text": "a", "label": 1}), (2, {"text": "c", "label": 1})]
+
+
+def test_columns_of_one_name_are_refused(tmp_path):
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    table = pyarrow.Table.from_arrays([pyarrow.array(["a"])] * 3, names=["text", "label", "text"])
+    parquet.write_table(table, tmp_path / "a.parquet")
+    with pytest.raises(InputError, match="a.parquet: several columns named 'text'. Columns there: 'text', 'label', 't"):
+        shown(str(tmp_path / "a.parquet"))
 
 
 def test_tokens_and_tags(tmp_path):
