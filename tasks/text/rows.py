@@ -34,6 +34,15 @@ class Broken(Exception):  # noqa: N818  (describes a row)
     """The reason why a row cannot be used, and the cure."""
 
 
+class FormulaError(NamedTuple):
+    """What a cell of a workbook shows if its formula has no value, such as #N/A."""
+
+    code: str
+
+    def __repr__(self):
+        return self.code
+
+
 Rows = Iterator[tuple[int, dict | Broken]]
 
 
@@ -45,7 +54,7 @@ class RowFile(NamedTuple):
         header_line: line of the header, counted from 1, or None if the columns were given.
         columns: names of all columns, or None for JSON Lines, where each row has its own, and Parquet.
         rows: `(line from 1 where the row starts, values by column)` of each row, or `(line, Broken)`. A line of Parquet
-            is a row. The values are strings, or of any type in JSON Lines and Parquet.
+            is a row. The values are strings, or of any type in JSON Lines and Parquet, or `FormulaError` in Excel.
     """
 
     path: str
@@ -93,7 +102,7 @@ def open_rows(path: str, columns: Sequence[str] | None = None) -> RowFile:
         cure = f"A {_DELIMITERS[delimiter]} inside a text needs quotes around the text."
         rows = _csv_rows(path, delimiter)
     elif extension == ".xlsx":
-        rows, cure = _excel_rows(path), "Name every column in the first row."
+        rows, cure = _excel_rows(path, len(columns or ())), "Name every column in the first row."
     else:
         rows, cure = _tsv_rows(path), "A text must not contain a tab."
     rows, line = _skip_blank_end(rows), None
@@ -103,7 +112,7 @@ def open_rows(path: str, columns: Sequence[str] | None = None) -> RowFile:
             raise InputError(f"{path}: the file is empty. Expected a header with column names, then rows.")
         if isinstance(columns, Broken):
             raise InputError(f"{path}:{line}: {columns}")
-    columns = list(columns)
+    columns = list(map(str, columns))
     return RowFile(path=path, header_line=line, columns=columns, rows=_named(rows, columns, cure))
 
 
@@ -278,16 +287,18 @@ def _read_by_package(path: str, extra: str, kind: str) -> Iterator[BinaryIO]:
         raise InputError(f"{path}: cannot be read as {kind} ({reason}). Write it anew, or as CSV.") from error
 
 
-def _excel_rows(path: str) -> Iterator[tuple[int, list[str]]]:
-    """The first sheet of a workbook, its cells as text."""
+def _excel_rows(path: str, width: int) -> Iterator[tuple[int, list]]:
+    """The first sheet of a workbook, its cells as text; `width`: number of columns, or 0 if the first row tells."""
     with _read_by_package(path, "excel", "an Excel workbook") as file:
         import openpyxl
+        from openpyxl.cell.cell import ERROR_CODES
 
-        width, sheet = 0, openpyxl.load_workbook(file, read_only=True, data_only=True).worksheets[0]
+        sheet = openpyxl.load_workbook(file, read_only=True, data_only=True).worksheets[0]
         sheet.reset_dimensions()  # Those in the file may be smaller than the sheet, which would lose rows.
         for line, cells in enumerate(sheet.iter_rows(values_only=True), 1):
             row = ["" if cell is None else str(cell) for cell in cells]
-            while row and not row[-1].strip():  # A sheet may be wider than its table.
+            row = [FormulaError(cell) if cell in ERROR_CODES else cell for cell in row]
+            while row and not str(row[-1]).strip():  # A sheet may be wider than its table.
                 row.pop()
             width = width or len(row)
             yield line, row and row + [""] * (width - len(row))

@@ -1,13 +1,18 @@
 """Tables in Parquet and Excel workbooks: the same rows as in CSV and JSON Lines, and each fault by its row."""
 
+import dataclasses
 import datetime
 import json
+import re
 import zipfile
 
 import pytest
 
 from keras_bert.errors import InputError
 from tasks import settings
+from tasks.classify.data import read_table
+from tasks.classify.glue import TASKS
+from tasks.fine_tuning.columns import read_columns
 from tasks.text.bad_rows import BadRows
 from tasks.text.conll import read_conll
 from tasks.text.rows import Broken, open_rows
@@ -78,10 +83,21 @@ def test_a_cell_beyond_the_header_is_named(tmp_path):
     assert shown(path) == [(2, "expected 2 fields (text, label), found 3. Name every column in the first row.")]
 
 
+@pytest.mark.parametrize("options", [{}, {"is_multi_label": True}, {"is_regression": True}])
+def test_the_error_of_a_formula_is_no_value(tmp_path, options):
+    path = excel(tmp_path, ["text", "label", "#REF!"], ["a", "1", "#DIV/0!"], ["b", "#N/A"], ["c", "2"])
+    task, bad_rows = dataclasses.replace(TASKS["table"], **options), BadRows("skip")
+    assert read_table(path, task, bad_rows).texts == ["a", "c"]
+    [(place, reason)] = bad_rows.rows
+    assert place.endswith("a.xlsx:3") and re.match(r"column 'label': expected .*, found .*#N/A\. ", reason)
+    assert read_columns(path)["label"].is_number
+
+
 def test_a_sheet_without_a_header(tmp_path):
-    path = excel(tmp_path, ["a", "b"], ["c"])
+    path = excel(tmp_path, ["a"], ["b", "c"], ["d"])
     file = open_rows(path, ["text", "label"])
-    assert list(file.rows) == [(1, {"text": "a", "label": "b"}), (2, {"text": "c", "label": ""})]
+    values = [("a", ""), ("b", "c"), ("d", "")]  # The first row need not be the widest.
+    assert list(file.rows) == [(line, {"text": text, "label": label}) for line, (text, label) in enumerate(values, 1)]
     with pytest.raises(InputError, match="a.xlsx: the file is empty. Expected a header with column names, then rows"):
         open_rows(excel(tmp_path))
 
