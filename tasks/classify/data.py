@@ -8,6 +8,7 @@ import itertools
 import re
 import zlib
 from collections.abc import Iterable, Sequence
+from decimal import Decimal
 from typing import Any, NamedTuple
 
 from keras_bert.errors import InputError, first_line
@@ -148,7 +149,9 @@ def _read_mark(name: str, value: Any) -> bool:
 
 
 def _read_label(name: str, value: Any) -> str:
-    if isinstance(value, bool | int):  # From JSON, where 1 is as good a label as "1".
+    if isinstance(value, float | Decimal) and value % 1 == 0:  # Pandas writes 1.0 where a label is missing.
+        value = int(value)
+    if isinstance(value, bool | int):  # As in JSON, where 1 is as good a label as "1".
         return str(value).lower()
     label = check_text(name, "" if value is None else value, "a label").strip()
     if _LIST.match(label):

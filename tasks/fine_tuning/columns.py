@@ -5,6 +5,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from numbers import Number
 
 from keras_bert.errors import InputError
 from tasks.text.rows import Broken, open_rows, parse_list, parse_number
@@ -65,8 +66,9 @@ def read_columns(path: str, names: Sequence[str] | None = None) -> Columns:
     values = {name: Counter() for name in file.columns or ()}
     for _, row in itertools.islice(file.rows, _MOST_ROWS):
         for name, value in () if isinstance(row, Broken) else row.items():
-            text = json.dumps(value) if isinstance(value, list) else str(value)
-            if isinstance(value, str | int | float | list) and text.strip():
+            is_list = isinstance(value, list)
+            text = json.dumps(value, default=lambda item: [str(item)]) if is_list else str(value)  # A date is no label.
+            if isinstance(value, str | Number | list) and text.strip():
                 values.setdefault(name, Counter())[text] += 1
     return {name: Column(counts) for name, counts in values.items()}
 

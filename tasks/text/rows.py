@@ -13,6 +13,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from decimal import Decimal
 from typing import Any, BinaryIO, NamedTuple
 
 from keras_bert.errors import InputError, first_line
@@ -174,14 +175,14 @@ def check_text(name: str, value: Any, expected: str = "a text", may_be_empty: bo
 
 
 def parse_number(value: Any) -> float | None:
-    """Returns the number that a text spells in decimal digits, or that JSON holds; None for any other value.
+    """Returns the number that a text spells in decimal digits, or that a typed file holds; None for any other value.
 
     Python's `float` also accepts `1_0`, digits of other scripts, `nan` and `inf`. Numbers beyond float32 give None.
 
     >>> [parse_number(value) for value in ("-1.5", " .2e3 ", 7, "1_0", "nan", "1e39", True)]
     [-1.5, 200.0, 7.0, None, None, None, None]
     """
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    is_number = isinstance(value, int | float | Decimal) and not isinstance(value, bool)
     if not is_number and not (isinstance(value, str) and _NUMBER.fullmatch(value.strip())):
         return None
     try:

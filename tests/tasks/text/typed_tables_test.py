@@ -5,6 +5,7 @@ import datetime
 import json
 import re
 import zipfile
+from decimal import Decimal
 
 import pytest
 
@@ -126,6 +127,29 @@ def test_lists_of_older_versions_have_names_too(tmp_path, item):
 @pytest.mark.parametrize("features", [[{"name": "label", "_type": "ClassLabel", "names": ["no", "yes"]}], "text"])
 def test_what_is_written_in_another_form_gives_no_names(tmp_path, features):
     assert shown(parquet(tmp_path, {"label": [1, 0]}, features)) == [(1, {"label": 1}), (2, {"label": 0})]
+
+
+def test_whole_numbers_of_any_type_are_labels(tmp_path):
+    bad_rows = BadRows("skip")
+    for values in ([1.0, 0.0, None, 1.5], [Decimal("1.0"), Decimal("0.0"), None, Decimal("1.5")]):
+        path = parquet(tmp_path, {"text": list("abcd"), "label": values})
+        assert read_table(path, TASKS["table"], bad_rows).labels == ["1", "0"]
+    assert "column 'label': expected a label, found float 1.5. Correct it" in bad_rows.rows[1][1]
+
+
+def test_decimals_are_scores(tmp_path):
+    scores = [Decimal("1.25"), Decimal("-20.00")]
+    path = parquet(tmp_path, {"text": ["a", "b"], "label": scores})
+    task = dataclasses.replace(TASKS["table"], is_regression=True)
+    assert read_table(path, task, BadRows("refuse")).labels == [1.25, -20.0]
+    assert read_columns(path)["label"].is_fractional
+
+
+def test_columns_of_dates_are_looked_at(tmp_path):
+    day = datetime.datetime(2026, 11, 28)
+    path = parquet(tmp_path, {"text": ["a"], "days": [[day, day]], "day": [day], "all": [[1]]})
+    columns = read_columns(path)
+    assert list(columns) == ["text", "days", "all"] and not columns["days"].is_list and columns["all"].is_list
 
 
 def test_the_index_of_pandas_is_no_column(tmp_path):
