@@ -345,6 +345,14 @@ def test_the_order_of_the_columns_says_what_they_are(tmp_path):
     assert table.texts == [["b", "a"]]
 
 
+def test_a_number_among_the_texts_of_objects_names_the_flags(tmp_path):
+    content = '{"id": 7, "text": "a", "match": "b"}\n'
+    with pytest.raises(InputError, match="x.jsonl:1: column 'id' holds a number, not a text.*with --text_columns and"):
+        read(tmp_path / "x.jsonl", content)
+    with pytest.raises(InputError, match="x.jsonl:1: column 'id': expected a text, found int 7"):
+        read(tmp_path / "x.jsonl", content, texts=["id"])
+
+
 def test_an_object_with_other_keys_than_the_first_is_a_bad_row(tmp_path):
     """Its text or score was left out without a word."""
     content = '{"text": "a", "match": "b"}\n{"text": "c", "match": "d", "score": 0.5}\n'
