@@ -107,7 +107,12 @@ class BertTextClassifier(LabeledTask, keras_nlp.models.TextClassifier):
     def _make_answers(self, preprocessor, num_texts, explained=None, **settings):
         # `task.json` has these of every model; only those with labels know them.
         settings = dict(settings.items() - {("temperature", 1.0), ("thresholds", None)})
-        if self.output_shape[-1] == 1 and not self.multi_label:
+        is_score = self.output_shape[-1] == 1 and not self.multi_label
+        unfit = {"temperature", "thresholds"} if is_score else {"temperature"} if self.multi_label else set()
+        if unknown := sorted(settings.keys() & unfit):
+            answer = "a score" if is_score else "any number of labels"
+            raise ValueError(f"`{unknown[0]}` must be left out where the answer is {answer}. Received: {settings}")
+        if is_score:
             answers, names = ScoreAnswers(self, preprocessor, num_texts, **settings), []
         else:
             names = self.labels or [str(number) for number in range(self.output_shape[-1])]

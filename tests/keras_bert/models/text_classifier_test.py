@@ -300,6 +300,10 @@ def test_a_row_may_have_any_number_of_labels(preprocessor, tmp_path):
         [answer["probabilities"] for answer in answers],
         atol=1e-6,
     )
+    with pytest.raises(
+        ValueError, match="`temperature` must be left out where the answer is any number of labels. Rec"
+    ):
+        model.answer(texts, temperature=2.0)
     with pytest.raises(ValueError, match="`multi_label` must be False for a head on every token"):
         BertTokenClassifier(model.backbone, 2, multi_label=True)
 
@@ -355,6 +359,9 @@ def test_one_output_is_a_score(preprocessor):
     scores = np.array([0.25 * number for number in numbers], "float32")
     predicted = model(preprocessor(texts)).numpy()
     assert predicted.shape == (64, 1)
+    for setting in ({"temperature": 2.0}, {"thresholds": [0.5]}):
+        with pytest.raises(ValueError, match="must be left out where the answer is a score. Received: {'t"):
+            model.answer(texts[0], **setting)
     samples = tf.data.Dataset.from_tensor_slices((texts, scores)).batch(64)
     figures = toy_tasks.compile_for_test(model).evaluate(samples, verbose=0, return_dict=True)
     assert set(figures) == {"loss", "root_mean_squared_error"}
