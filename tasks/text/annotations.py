@@ -1,6 +1,7 @@
 """Annotated texts in JSON Lines or Parquet: words with a tag each, or texts with the places of their entities."""
 
 import itertools
+import re
 from collections.abc import Iterator
 
 from keras_bert.answers.rules import OUTSIDE
@@ -12,6 +13,7 @@ from tasks.text.rows import Broken, open_rows
 _TAGS = ("tags", "ner_tags")
 _SPANS = ("spans", "entities", "label", "labels")
 _EXPECTED = f"Expected a list of tags in one of {_TAGS}, or of entities in one of {_SPANS}"
+_has_break = re.compile(r"[\t\r\n]").search  # Would end a column or row of the predictions.
 
 
 def read_annotations(path: str, needs_tags: bool, bad_rows: BadRows) -> list[list[tuple[int, list[str]]]]:
@@ -25,7 +27,7 @@ def read_annotations(path: str, needs_tags: bool, bad_rows: BadRows) -> list[lis
     Args:
         path: the file, `.jsonl` in UTF-8 or `.parquet`.
         needs_tags: False also accepts `tokens` and `text` alone.
-        bad_rows: collects the rows that are neither.
+        bad_rows: collects the rows that are neither, that have no word, or a tab or line break in a word or tag.
 
     Returns:
         For each row (its number, [token, tag]) of the tokens, or (its number, [token]) without tags.
@@ -36,15 +38,20 @@ def read_annotations(path: str, needs_tags: bool, bad_rows: BadRows) -> list[lis
     sentences = []
     for line, row in open_rows(path).rows:
         try:
-            sentences.append([(line, fields) for fields in _fields(row, needs_tags)])
+            fields = _fields(row, needs_tags)
+            if not fields:
+                raise ValueError("expected a text of at least one word, found none. Fill it or remove the row")
+            if broken := next(filter(_has_break, itertools.chain.from_iterable(fields)), None):
+                raise ValueError(f"expected tokens and tags without tabs, on one line, found {broken!r}. Correct it")
+            sentences.append([(line, columns) for columns in fields])
         except Broken as error:
             bad_rows.add(f"{path}:{line}", str(error))
         except ValueError as error:
             bad_rows.add(f"{path}:{line}", f"{error}.")
-    if not any(sentences):
+    if not sentences:
         bad_rows.finish()
         raise InputError(f"{path}: the file holds no annotated text. {_EXPECTED}, in each row.")
-    return [sentence for sentence in sentences if sentence]
+    return sentences
 
 
 def _fields(row: dict | Broken, needs_tags: bool) -> list[list[str]]:

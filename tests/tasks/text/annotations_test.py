@@ -75,6 +75,14 @@ def test_tags_that_are_numbers_are_scores(tmp_path):
         ({"tokens": ["a"], "tags": ["O", "O"]}, "no tag for each of the 1 tokens"),
         ({"tokens": ["a"], "tags": ["person"]}, "person"),
         ({"tokens": ["a", ""], "tags": ["O", "O"]}, "the token is empty"),
+        ({"tokens": [], "tags": []}, "expected a text of at least one word, found none. Fill it or remove the row"),
+        ({"text": " \n", "spans": []}, "expected a text of at least one word, found none"),
+        (
+            {"tokens": ["a", "b\tc"], "tags": ["O", "O"]},
+            r"expected tokens and tags without tabs, .* found 'b\\tc'. Cor",
+        ),
+        ({"tokens": ["a\r"], "tags": ["O"]}, r"without tabs, on one line, found 'a\\r'"),
+        ({"text": "a", "spans": [[0, 1, "x\ny"]]}, r"without tabs, on one line, found 'B-x\\ny'"),
         ({"text": "a"}, "no entities. Expected .*; an empty one if there are none"),
         ({"text": "a", "spans": {"start": 0}}, "expected a list of entities, found dict"),
         ({"text": "a", "spans": [[0, 1]]}, r"expected an entity as \[start, end, label\], found \[0, 1\]"),
@@ -97,7 +105,7 @@ def test_a_bad_line_is_named(tmp_path, row, reason):
 
 def test_a_file_without_annotations_is_refused(tmp_path):
     with pytest.raises(InputError, match="a.jsonl: the file holds no annotated text. Expected a list of tags"):
-        read(tmp_path, {"text": " ", "spans": []}, "")
+        read(tmp_path, "")
     with pytest.raises(InputError, match="a.jsonl:1: a blank line between rows"):
         read(tmp_path, "", {"text": "a", "spans": []})
     with pytest.raises(InputError, match="a.jsonl:1: expected a JSON object"):

@@ -168,12 +168,12 @@ def test_columns_of_one_name_are_refused(tmp_path):
 
 
 def test_tokens_and_tags(tmp_path):
-    columns = {"tokens": [["Ada", "wrote"], [], ["in", "London"]], "ner_tags": [[1, 0], [], [0, 2]]}
+    columns = {"tokens": [["Ada", "wrote"], ["in", "London"]], "ner_tags": [[1, 0], [0, 2]]}
     features = {"ner_tags": {"feature": {"names": ["O", "B-x", "B-y"], "_type": "ClassLabel"}, "_type": "Sequence"}}
     path, bad_rows = parquet(tmp_path, columns, features), BadRows("refuse")
     documents = read_conll(path, bad_rows=bad_rows)
     assert documents.tokens == ["Ada", "wrote", "in", "London"] and documents.tags == ["B-x", "O", "O", "B-y"]
-    assert documents.lines == [1, 1, 3, 3]
+    assert documents.lines == [1, 1, 2, 2]
     with pytest.raises(InputError, match="a.parquet:1: "):
         read_conll(parquet(tmp_path, columns), bad_rows=bad_rows)
 
