@@ -29,6 +29,13 @@ INCOMPLETE = "INCOMPLETE"
 # Part of the names of unfinished files, since nothing tells whether a process of another machine, on a disk that both
 # share, still runs.
 _MACHINE = re.sub(r"[^\w-]", "-", platform.node())
+# The first bytes of binary files, what these are, and how to read them.
+_BINARY = {
+    b"PK\x03\x04": ("an Excel workbook or a zip archive", "Name a workbook .xlsx, and unpack an archive."),
+    b"PAR1": ("a Parquet file", "Name it .parquet where a table is expected, or write it anew as text."),
+    b"\xd0\xcf\x11\xe0": ("a file of an old version of Office, such as .xls", "Save it as text, CSV or .xlsx."),
+    b"\x1f\x8b": ("a gzip archive", "Unpack it: gunzip."),
+}
 _SMALL = (".json", ".txt", ".yaml")  # Endings of files that may belong to a checkpoint and lie beside it.
 _BUFFER = 2**20
 # The state of `keep_copies`: the stack that removes the directories; URL -> (states of the files when copied, copy).
@@ -361,9 +368,12 @@ def decode_lines(path: str, file: BinaryIO) -> Iterator[tuple[int, str]]:
     for number, raw in enumerate(file, start=1):
         if number == 1:
             raw = raw.removeprefix(b"\xef\xbb\xbf")
+            binary = next((kind for start, kind in _BINARY.items() if raw.startswith(start)), None)
         try:
             text = raw.decode("utf-8")
         except UnicodeDecodeError as error:
+            if binary is not None:
+                raise InputError(f"{path}: expected UTF-8 text, found {binary[0]}. {binary[1]}") from error
             charset = "UTF-16" if number == 1 and raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "LATIN1"
             raise InputError(
                 f"{path}:{number}: not valid UTF-8 at byte {error.start} of the line (0x{raw[error.start]:02x}). "

@@ -1,5 +1,6 @@
 """Files: errors name path and line; a result appears whole or not at all."""
 
+import gzip
 import os
 import platform
 import re
@@ -23,6 +24,23 @@ def test_bad_utf8_names_file_line_and_byte(tmp_path):
     path.write_bytes(b"good\nna\xefve\n")
     with pytest.raises(InputError, match=r"latin\.txt:2: not valid UTF-8 at byte 2 .*0xef"):
         list(read_lines(str(path)))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"PK\x03\x04\x14\x00\x06\n\xff", "found an Excel workbook or a zip archive. Name a workbook .xlsx"),
+        (b"PAR1\x15\x04\n\x15\xff", "found a Parquet file. Name it .parquet"),
+        (b"\xd0\xcf\x11\xe0\xa1\xb1", "found a file of an old version of Office, such as .xls. Save it as"),
+        (gzip.compress(b"text"), "found a gzip archive. Unpack it: gunzip."),
+    ],
+)
+def test_a_file_that_is_no_text_is_named_by_its_kind(tmp_path, content, message):
+    (tmp_path / "a.csv").write_bytes(content)
+    with pytest.raises(InputError, match=f"a.csv: expected UTF-8 text, {message}"):
+        list(read_lines(str(tmp_path / "a.csv")))
+    (tmp_path / "a.txt").write_text("PAR1 is a word here")
+    assert len(list(read_lines(str(tmp_path / "a.txt")))) == 1
 
 
 def test_missing_file_is_an_input_error(tmp_path):
