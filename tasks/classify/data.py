@@ -121,7 +121,8 @@ def _read_row(row: dict, task: TableTask, with_labels: bool) -> list:
     if with_labels:
         cells = [(name, take(row, name)) for name in task.label_columns]
         read_label = check_number if task.is_regression else _read_label
-        values.append(_read_labels(cells, task) if task.is_multi_label else read_label(*cells[0]))
+        label = _read_labels(cells, task) if task.is_multi_label else read_label(*cells[0])
+        values.append(task.own_label(label))
     return values
 
 

@@ -46,6 +46,7 @@ class TableTask:
         extensions: formats that its files may have in `--data_dir`: `.tsv` (tab-separated, no quoting), `.csv` (RFC
             4180 quoting), `.jsonl` (a JSON object per line).
         labels: labels in the order of their class numbers, or None for the sorted set of the training file.
+        class_names: names that Hugging Face's data sets have for `labels`, in the same order; empty if none differs.
         is_regression: whether the label is a number to predict.
         is_multi_label: whether a row has any number of labels.
         label_separator: what stands between two labels in a cell; None: a cell holds one, or a JSON list.
@@ -66,6 +67,7 @@ class TableTask:
     test_has_header: bool = False
     extensions: tuple[str, ...] = (".tsv",)
     labels: tuple[str, ...] | None = None
+    class_names: tuple[str, ...] = ()
     is_regression: bool = False
     is_multi_label: bool = False
     label_separator: str | None = None
@@ -89,6 +91,10 @@ class TableTask:
     def label_columns(self) -> list[str]:
         """Column of the label; several columns of 0 and 1 for several labels."""
         return self.label_column.split(",") if self.is_multi_label else [self.label_column]
+
+    def own_label(self, label):
+        """Returns the task's label for one of `class_names`; any other label as it is."""
+        return self.labels[self.class_names.index(label)] if label in self.class_names else label
 
     @property
     def kind(self) -> Kind:
@@ -131,20 +137,30 @@ TASKS = {
             headerless_columns=("source", "label", "mark", "sentence"),
             test_has_header=True,
             labels=_YES_NO,
+            class_names=("unacceptable", "acceptable"),
             metrics=("matthews_correlation", "accuracy"),
             test=_test("CoLA.tsv"),
         ),
-        TableTask("sst2", "sentence", labels=_YES_NO, test=_test("SST-2.tsv")),
+        TableTask("sst2", "sentence", labels=_YES_NO, class_names=("negative", "positive"), test=_test("SST-2.tsv")),
         TableTask(
             "mrpc",
             "#1 String",
             "#2 String",
             label_column="Quality",
             **_PARAPHRASES,
+            class_names=("not_equivalent", "equivalent"),
             test=_test("MRPC.tsv"),
             tfds_texts=_SENTENCES,
         ),
-        TableTask("qqp", "question1", "question2", label_column="is_duplicate", **_PARAPHRASES, test=_test("QQP.tsv")),
+        TableTask(
+            "qqp",
+            "question1",
+            "question2",
+            label_column="is_duplicate",
+            **_PARAPHRASES,
+            class_names=("not_duplicate", "duplicate"),
+            test=_test("QQP.tsv"),
+        ),
         TableTask(
             "stsb",
             *_SENTENCES,
@@ -163,7 +179,7 @@ TASKS = {
         _mnli("mnli-mm", (Split(("dev_mismatched",)),), _test("MNLI-mm.tsv", "test_mismatched")),
         TableTask("qnli", "question", "sentence", labels=_ENTAILMENT, test=_test("QNLI.tsv")),
         TableTask("rte", *_SENTENCES, labels=_ENTAILMENT, test=_test("RTE.tsv")),
-        TableTask("wnli", *_SENTENCES, labels=_YES_NO, test=_test("WNLI.tsv")),
+        TableTask("wnli", *_SENTENCES, labels=_YES_NO, class_names=_ENTAILMENT[::-1], test=_test("WNLI.tsv")),
         TableTask(  # GLUE's diagnostic set, for a model of MNLI.
             "ax",
             *_SENTENCES,

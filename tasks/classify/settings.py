@@ -135,6 +135,8 @@ class ClassifySettings(LongTextSettings, rare_labels.RareLabelSettings):
             chosen = chosen.as_regression()
         if chosen.is_regression and self.labels:
             raise InputError(f"--labels={','.join(self.labels)}: a task with scores has no classes. Leave it out.")
+        if self.labels and set(self.labels) != set(chosen.labels or ()):  # The file has those.
+            chosen = dataclasses.replace(chosen, class_names=())
         if self.has_several_labels:
             self._check_several_labels(chosen)
             chosen = chosen.as_multi_label(self.marked_labels, self.label_separator)

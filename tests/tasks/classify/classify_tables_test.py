@@ -64,6 +64,38 @@ def test_json_lines_take_strings_numbers_and_truth_values_as_labels(tmp_path):
     ).labels == [2.0, 3.5]
 
 
+# The names in the data set nyu-mll/glue, in the order of their numbers.
+CLASS_NAMES = {
+    "cola": ["unacceptable", "acceptable"],
+    "sst2": ["negative", "positive"],
+    "mrpc": ["not_equivalent", "equivalent"],
+    "qqp": ["not_duplicate", "duplicate"],
+    "mnli": ["entailment", "neutral", "contradiction"],
+    "qnli": ["entailment", "not_entailment"],
+    "rte": ["entailment", "not_entailment"],
+    "wnli": ["not_entailment", "entailment"],
+}
+
+
+@pytest.mark.parametrize("name", CLASS_NAMES)
+def test_hugging_face_s_class_names_are_glue_s_labels(tmp_path, name):
+    names, glue = CLASS_NAMES[name], TASKS[name]
+    task = dataclasses.replace(glue, text_column="text", text_pair_column=None, label_column="label")
+    path = write(tmp_path, "x.jsonl", "".join(f'{{"text": "a", "label": "{label}"}}\n' for label in names))
+    expected = names if set(names) == set(glue.labels) else [str(number) for number in range(len(names))]
+    labels = read(path, task).labels
+    assert labels == expected and set(labels) == set(glue.labels)
+    path = write(tmp_path, "y.jsonl", "".join(f'{{"text": "a", "label": "{label}"}}\n' for label in glue.labels))
+    assert read(path, task).labels == list(glue.labels)
+
+
+def test_labels_that_the_user_names_stay_as_they_are(tmp_path):
+    path = write(tmp_path, "x.jsonl", '{"sentence": "a", "label": "positive"}\n')
+    for labels, expected in ((["negative", "positive"], "positive"), (["1", "0"], "1"), (None, "1")):
+        settings = ClassifySettings(output_dir="run", task_name="sst2", labels=labels)
+        assert read(path, settings.table_task()).labels == [expected]
+
+
 def test_files_without_a_header_get_names_for_all_columns(tmp_path):
     path = write(tmp_path, "x.csv", '"a, b",c,1.5\nd,e,5\n')
     task = dataclasses.replace(SCORES, text_pair_column="other", headerless_columns=("text", "other", "label"))
