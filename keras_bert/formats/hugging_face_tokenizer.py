@@ -8,6 +8,14 @@ from keras_bert.files import read_object
 VOCABULARY_FILE = "vocab.txt"
 SETTINGS_FILE = "tokenizer_config.json"
 FAST_FILE = "tokenizer.json"
+# Classes of transformers that split texts as BERT's does; each has a twin whose name ends in Fast.
+_FAMILIES = "Bert DistilBert Electra MobileBert ConvBert SqueezeBert RetriBert LayoutLM Lxmert".split()
+_FAMILIES += [f"DPR{part}" for part in ("QuestionEncoder", "ContextEncoder", "Reader")]
+_BERTS = {f"{family}Tokenizer{end}" for family in _FAMILIES for end in ("", "Fast")}
+_ANY = ("PreTrainedTokenizerFast", "TokenizersBackend")  # They do what tokenizer.json says.
+_PARTS = ("WordPiece", "BertNormalizer", "BertPreTokenizer")
+# Settings of BertJapaneseTokenizer, whose class may stand in config.json alone.
+_AT_BERT = {"word_tokenizer_type": "basic", "subword_tokenizer_type": "wordpiece"}
 
 
 def read_tokenizer(path: str) -> dict | None:
@@ -20,14 +28,18 @@ def read_tokenizer(path: str) -> dict | None:
     """
     fast_file = os.path.join(path, FAST_FILE)
     fast = read_object(fast_file) if os.path.isfile(fast_file) else {}
-    vocabulary = os.path.join(path, VOCABULARY_FILE)
-    if not os.path.isfile(vocabulary):
-        model = fast.get("model")
-        if not isinstance(model, dict) or "vocab" not in model:  # Keras uses the same file name.
-            return None
-        vocabulary = _pieces(fast_file, fast)
+    vocabulary, model = os.path.join(path, VOCABULARY_FILE), fast.get("model")
+    has_pieces = isinstance(model, dict) and "vocab" in model  # Keras uses the same file name.
+    if not os.path.isfile(vocabulary) and not has_pieces:
+        return None
     settings_file = os.path.join(path, SETTINGS_FILE)
     settings = read_object(settings_file) if os.path.isfile(settings_file) else {}
+    _check_class(settings_file, settings)
+    is_fast_alone = settings.get("tokenizer_class") in _ANY and has_pieces
+    if is_fast_alone or not os.path.isfile(vocabulary):
+        vocabulary = _pieces(fast_file, fast)
+    if is_fast_alone:
+        settings = {}
     normalizer = fast.get("normalizer")
     normalizer = normalizer if isinstance(normalizer, dict) and normalizer.get("type") == "BertNormalizer" else {}
     lowercase = settings.get("do_lower_case", normalizer.get("lowercase"))
@@ -35,6 +47,17 @@ def read_tokenizer(path: str) -> dict | None:
     chinese = settings.get("tokenize_chinese_chars", normalizer.get("handle_chinese_chars", True))
     _check_rules(settings_file, lowercase, strip_accents, chinese)
     return {"vocabulary": vocabulary, "lowercase": lowercase}
+
+
+def _check_class(file: str, settings: dict) -> None:
+    kind = settings.get("tokenizer_class")
+    others = {key: settings[key] for key, right in _AT_BERT.items() if settings.get(key) not in (None, right)}
+    if others or not (kind is None or kind in (*_BERTS, *_ANY)):
+        words = ", ".join(f"{key}={shown(value)}" for key, value in {"tokenizer_class": kind, **others}.items())
+        raise InputError(
+            f"{file}: expected a tokenizer that splits texts as BERT's does, found {words}. If yours does, set "
+            "tokenizer_class to BertTokenizer there."
+        )
 
 
 def _check_rules(file: str, lowercase, strip_accents, chinese) -> None:
@@ -49,12 +72,11 @@ def _check_rules(file: str, lowercase, strip_accents, chinese) -> None:
 
 
 def _pieces(file: str, fast: dict) -> list[str]:
-    model, normalizer = fast["model"], fast.get("normalizer")
-    kind = normalizer.get("type") if isinstance(normalizer, dict) else None
-    if model.get("type") != "WordPiece" or kind != "BertNormalizer":
+    model, *others = (fast.get(name) for name in ("model", "normalizer", "pre_tokenizer"))
+    kinds = [part.get("type") if isinstance(part, dict) else None for part in (model, *others)]
+    if kinds != list(_PARTS):
         raise InputError(
-            f"{file}: expected a BERT tokenizer (WordPiece, BertNormalizer), found {model.get('type')}, "
-            f"{kind or normalizer}."
+            f"{file}: expected a BERT tokenizer ({', '.join(_PARTS)}), found {', '.join(map(shown, kinds))}."
         )
     if model.get("continuing_subword_prefix", "##") != "##":
         raise InputError(

@@ -122,6 +122,7 @@ def test_broken_vocabularies_are_refused_by_both(tmp_path):
             "max_input_chars_per_word": 100,
         },
         "normalizer": {"type": "BertNormalizer", "lowercase": True},
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
     }
     (tmp_path / "pieces" / "tokenizer.json").write_text(json.dumps(fast))
     both_refuse(preset, r"pieces: its vocabulary: the vocabulary lacks \[PAD\]")

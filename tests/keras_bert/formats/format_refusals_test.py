@@ -261,7 +261,7 @@ def test_an_object_is_told_from_other_json(tmp_path):
     ("fast", "message"),
     [
         ([1], "expected a JSON object"),
-        ({"normalizer": [1]}, "found WordPiece, [1]"),
+        ({"normalizer": [1]}, "found 'WordPiece', None"),
         ({"normalizer": "BertNormalizer"}, "expected a BERT tokenizer"),
         ({"normalizer": {"type": [1]}}, "expected a BERT tokenizer"),
         ({"model": {"type": "WordPiece", "vocab": {"a": 0, "b": "1"}}}, "expected the vocabulary's ids"),
@@ -271,7 +271,8 @@ def test_an_object_is_told_from_other_json(tmp_path):
     ],
 )
 def test_a_fast_tokenizer_of_other_types_is_refused(tmp_path, fast, message):
-    whole = {"model": {"type": "WordPiece", "vocab": {"a": 0}}, "normalizer": {"type": "BertNormalizer"}}
+    rules = {"normalizer": {"type": "BertNormalizer"}, "pre_tokenizer": {"type": "BertPreTokenizer"}}
+    whole = {"model": {"type": "WordPiece", "vocab": {"a": 0}}, **rules}
     (tmp_path / "tokenizer.json").write_text(json.dumps(whole))
     assert hugging_face_tokenizer.read_tokenizer(str(tmp_path))["vocabulary"] == ["a"]
     (tmp_path / "tokenizer.json").write_text(json.dumps({**whole, **fast} if isinstance(fast, dict) else fast))

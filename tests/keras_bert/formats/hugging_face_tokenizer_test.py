@@ -14,7 +14,8 @@ SETTINGS = "tokenizer_config.json"
 def fast_file(vocabulary=None, **normalizer):
     rules = {"type": "BertNormalizer", "lowercase": True, "strip_accents": None, "handle_chinese_chars": True}
     ids = {piece: index for index, piece in enumerate(PIECES)} if vocabulary is None else vocabulary
-    return {"model": {"type": "WordPiece", "vocab": ids}, "normalizer": {**rules, **normalizer}}
+    parts = {"normalizer": {**rules, **normalizer}, "pre_tokenizer": {"type": "BertPreTokenizer"}}
+    return {"model": {"type": "WordPiece", "vocab": ids}, **parts}
 
 
 def write(directory, settings=None, fast=None, vocabulary=True):
@@ -73,13 +74,45 @@ def test_other_rules_than_berts_are_refused(tmp_path, settings, fast, message):
     assert SETTINGS in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["BertTokenizerFast", "ElectraTokenizer", "DPRReaderTokenizer", None])
+def test_classes_that_split_as_berts_are_read(tmp_path, name):
+    settings = {"tokenizer_class": name, "word_tokenizer_type": "basic"}
+    assert read_tokenizer(write(tmp_path, settings))["vocabulary"] == str(tmp_path / "vocab.txt")
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"tokenizer_class": "BertJapaneseTokenizer"}, "tokenizer_class='BertJapaneseTokenizer'"),
+        ({"tokenizer_class": ["BertTokenizer"]}, r"tokenizer_class=\['BertTokenizer'\]"),
+        ({"word_tokenizer_type": "mecab"}, "tokenizer_class=None, word_tokenizer_type='mecab'"),
+        ({"subword_tokenizer_type": "character"}, "subword_tokenizer_type='character'"),
+    ],
+)
+def test_tokenizers_that_split_otherwise_are_refused(tmp_path, settings, words):
+    message = f"{SETTINGS}: expected a tokenizer that splits texts as BERT's does, found .*{words}. If yours does, set"
+    with pytest.raises(InputError, match=message):
+        read_tokenizer(write(tmp_path, settings))
+
+
+@pytest.mark.parametrize("name", ["PreTrainedTokenizerFast", "TokenizersBackend"])
+def test_a_class_for_any_tokenizer_follows_the_file_of_the_tokenizer_alone(tmp_path, name):
+    settings = {"tokenizer_class": name, "do_lower_case": True}
+    path = write(tmp_path, settings, fast_file(lowercase=False))
+    assert read_tokenizer(path) == {"vocabulary": PIECES, "lowercase": False}
+    for part, other in (("model", "Unigram"), ("normalizer", "NFC"), ("pre_tokenizer", "Whitespace")):
+        fast = fast_file()
+        with pytest.raises(InputError, match=f"tokenizer.json: expected a BERT tokenizer .*found .*'{other}'"):
+            read_tokenizer(write(tmp_path, settings, {**fast, part: {**fast[part], "type": other}}))
+
+
 @pytest.mark.parametrize(
     ("fast", "message"),
     [
-        ({"model": {"type": "BPE", "vocab": {}}}, r"expected a BERT tokenizer .*found BPE, None"),
+        ({"model": {"type": "BPE", "vocab": {}}}, r"expected a BERT tokenizer .*found 'BPE', None, None"),
         (
             {"model": {"type": "WordPiece", "vocab": {"a": 0}}, "normalizer": {"type": "Lowercase"}},
-            "found WordPiece, L",
+            "found 'WordPiece', 'Lowercase', None",
         ),
         (fast_file({"a": 0, "b": 2}), "ids to be 0, 1, ... without gaps"),
         (fast_file(["a", "b"]), "ids to be 0, 1, ... without gaps"),
