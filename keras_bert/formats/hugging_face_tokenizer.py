@@ -1,13 +1,19 @@
 """Reads the tokenizer of a Hugging Face directory: `vocab.txt`, or only `tokenizer.json` as transformers 5 saves it."""
 
+import functools
 import os
+
+from absl import logging
 
 from keras_bert.errors import InputError, shown
 from keras_bert.files import read_object
+from keras_bert.formats.checkpoint import listed
+from keras_bert.vocabulary import SPECIAL_TOKENS
 
 VOCABULARY_FILE = "vocab.txt"
 SETTINGS_FILE = "tokenizer_config.json"
 FAST_FILE = "tokenizer.json"
+_ADDED_FILE, _MAP_FILE = "added_tokens.json", "special_tokens_map.json"
 # Classes of transformers that split texts as BERT's does; each has a twin whose name ends in Fast.
 _FAMILIES = "Bert DistilBert Electra MobileBert ConvBert SqueezeBert RetriBert LayoutLM Lxmert".split()
 _FAMILIES += [f"DPR{part}" for part in ("QuestionEncoder", "ContextEncoder", "Reader")]
@@ -26,15 +32,14 @@ def read_tokenizer(path: str) -> dict | None:
     Raises:
         InputError: the files ask for rules other than BERT's.
     """
-    fast_file = os.path.join(path, FAST_FILE)
-    fast = read_object(fast_file) if os.path.isfile(fast_file) else {}
+    fast_file, settings_file = os.path.join(path, FAST_FILE), os.path.join(path, SETTINGS_FILE)
+    fast, settings = _optional_object(fast_file), _optional_object(settings_file)
     vocabulary, model = os.path.join(path, VOCABULARY_FILE), fast.get("model")
     has_pieces = isinstance(model, dict) and "vocab" in model  # Keras uses the same file name.
     if not os.path.isfile(vocabulary) and not has_pieces:
         return None
-    settings_file = os.path.join(path, SETTINGS_FILE)
-    settings = read_object(settings_file) if os.path.isfile(settings_file) else {}
     _check_class(settings_file, settings)
+    _warn_of_added(path, _added_tokens(path, fast, settings))
     is_fast_alone = settings.get("tokenizer_class") in _ANY and has_pieces
     if is_fast_alone or not os.path.isfile(vocabulary):
         vocabulary = _pieces(fast_file, fast)
@@ -47,6 +52,30 @@ def read_tokenizer(path: str) -> dict | None:
     chinese = settings.get("tokenize_chinese_chars", normalizer.get("handle_chinese_chars", True))
     _check_rules(settings_file, lowercase, strip_accents, chinese)
     return {"vocabulary": vocabulary, "lowercase": lowercase}
+
+
+def _optional_object(file: str) -> dict:
+    return read_object(file) if os.path.isfile(file) else {}
+
+
+def _added_tokens(path: str, fast: dict, settings: dict) -> tuple[str, ...]:
+    """Returns the tokens that transformers finds in a text before it splits it into words, but for BERT's own."""
+    more = (settings, _optional_object(os.path.join(path, _MAP_FILE)))
+    lists = [source.get(key) for source in more for key in ("additional_special_tokens", "extra_special_tokens")]
+    lists += [fast.get("added_tokens"), settings.get("added_tokens_decoder")]
+    lists.append(list(_optional_object(os.path.join(path, _ADDED_FILE))))
+    tokens = []
+    for items in lists:
+        items = items.values() if isinstance(items, dict) else items if isinstance(items, list) else ()
+        tokens += [item.get("content") if isinstance(item, dict) else item for item in items]
+    return tuple(dict.fromkeys(token for token in tokens if isinstance(token, str) and token not in SPECIAL_TOKENS))
+
+
+@functools.cache  # A load reads the files more than once.
+def _warn_of_added(path: str, tokens: tuple[str, ...]) -> None:
+    if tokens:
+        message = "%s: transformers keeps the added tokens %s whole in texts; here they are split like other words."
+        logging.warning(message, path, listed(tokens))
 
 
 def _check_class(file: str, settings: dict) -> None:

@@ -40,7 +40,7 @@ _AT_HUGGING_FACE = {
         ("tf_model.h5", "tf_model.h5.index.json", "tf_model-*-of-*.h5"),
     ),
     "tokenizer": (
-        ("vocab.txt", "tokenizer_config.json", "tokenizer.json"),
+        ("vocab.txt", "tokenizer_config.json", "tokenizer.json", "added_tokens.json", "special_tokens_map.json"),
         ("assets/tokenizer/vocabulary.txt",),  # KerasHub's format
     ),
 }

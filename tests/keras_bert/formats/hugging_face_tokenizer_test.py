@@ -95,6 +95,36 @@ def test_tokenizers_that_split_otherwise_are_refused(tmp_path, settings, words):
         read_tokenizer(write(tmp_path, settings))
 
 
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("added_tokens.json", {"[E1]": 10}),
+        ("special_tokens_map.json", {"cls_token": "[CLS]", "additional_special_tokens": ["[E1]", "[PAD]"]}),
+        (
+            SETTINGS,
+            {"added_tokens_decoder": {"0": {"content": "[PAD]"}, "10": {"content": "[E1]"}, "11": {"content": 1}}},
+        ),
+        (SETTINGS, {"additional_special_tokens": [{"content": "[E1]"}, [1]]}),
+        (SETTINGS, {"extra_special_tokens": {"entity_token": "[E1]"}}),
+        ("tokenizer.json", {"added_tokens": [{"id": 4, "content": "[MASK]"}, {"id": 10, "content": "[E1]"}]}),
+    ],
+)
+def test_added_tokens_are_named_once_in_a_warning(tmp_path, caplog, file, content):
+    write(tmp_path)
+    (tmp_path / file).write_text(json.dumps(content))
+    with caplog.at_level("WARNING", logger="absl"):
+        assert read_tokenizer(str(tmp_path)) == read_tokenizer(str(tmp_path))
+    (message,) = caplog.messages
+    assert "keeps the added tokens [E1] whole" in message and message.startswith(str(tmp_path))
+
+
+def test_the_special_tokens_of_bert_cause_no_warning(tmp_path, caplog):
+    added = [{"id": id, "content": piece} for id, piece in enumerate(PIECES[:5])]
+    with caplog.at_level("WARNING", logger="absl"):
+        read_tokenizer(write(tmp_path, {"additional_special_tokens": []}, {**fast_file(), "added_tokens": added}))
+    assert not caplog.messages
+
+
 @pytest.mark.parametrize("name", ["PreTrainedTokenizerFast", "TokenizersBackend"])
 def test_a_class_for_any_tokenizer_follows_the_file_of_the_tokenizer_alone(tmp_path, name):
     settings = {"tokenizer_class": name, "do_lower_case": True}

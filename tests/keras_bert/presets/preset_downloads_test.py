@@ -91,6 +91,13 @@ def test_only_what_the_purpose_needs_is_downloaded_and_once(hub, resolve):
     assert hub.requests == []
 
 
+def test_the_names_of_added_tokens_come_along(hub, resolve):
+    added = {name: name.encode() for name in ("added_tokens.json", "special_tokens_map.json")}
+    hub.models["toy/added"] = {**HUGGING_FACE, **added}
+    resolve("hf://toy/added", "tokenizer")
+    assert sorted(hub.fetched()) == sorted(["tokenizer_config.json", "vocab.txt", *added])
+
+
 def test_what_sentence_transformers_adds_comes_along(hub, resolve):
     small = ("modules.json", "config_sentence_transformers.json", "1_Pooling/config.json", "2_Dense/config.json")
     more = {name: name.encode() for name in (*small, "onnx/model.onnx")} | {"2_Dense/model.safetensors": b"dense"}
