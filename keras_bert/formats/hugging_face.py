@@ -16,11 +16,10 @@ from absl import logging
 from keras_bert.config import BertConfig, is_foreign
 from keras_bert.errors import InputError, shown
 from keras_bert.files import read_object, read_optional_json
-from keras_bert.formats import sentence_transformers
+from keras_bert.formats import hugging_face_tokenizer, sentence_transformers
 from keras_bert.formats.checkpoint import Checkpoint, StoredTensor, check_depth, collect, listed
 from keras_bert.formats.hugging_face_files import CONFIG_FILE, WeightFile, find_weights, open_weights
 from keras_bert.formats.hugging_face_out import write as write
-from keras_bert.formats.hugging_face_tokenizer import read_tokenizer as read_tokenizer
 from keras_bert.formats.weight_names import (
     DISTILBERT,
     ELECTRA,
@@ -47,6 +46,11 @@ def matches(path: str) -> bool:
 def read_config(path: str) -> BertConfig:
     # Hugging Face takes "gelu" as the erf form, in the few old directories without a model_type too.
     return BertConfig.from_json_file(os.path.join(path, CONFIG_FILE), at_hugging_face=True)
+
+
+def read_tokenizer(path: str) -> dict | None:
+    tokenizer = hugging_face_tokenizer.read_tokenizer(path)
+    return tokenizer and {**tokenizer, "lowercase": sentence_transformers.check_case(path, tokenizer["lowercase"])}
 
 
 def read_settings(path: str) -> dict:

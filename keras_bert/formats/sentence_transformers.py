@@ -113,6 +113,23 @@ def _sequence_length(path: str) -> int | None:
     return next((length for length in lengths if isinstance(length, int) and 2 < length < 2**16), None)
 
 
+def check_case(path: str, lowercase: bool | None) -> bool | None:
+    """Returns whether texts are lower-cased, given what the tokenizer's own files say.
+
+    Raises:
+        InputError: sentence-transformers lower-cases texts for a cased tokenizer, and so keeps their accents.
+    """
+    file = os.path.join(path, _LENGTH_FILE)
+    if not os.path.isfile(file) or not read_object(file).get("do_lower_case"):
+        return lowercase
+    if lowercase is False:
+        raise InputError(
+            f"{file}: expected do_lower_case to be false, as the tokenizer is cased, found true: sentence-transformers "
+            "lower-cases texts and keeps their accents. Lower-case the texts yourself, and set it to false."
+        )
+    return True
+
+
 def read_dense(path: str, stack) -> dict[str, StoredTensor]:
     """Returns the tensors of the dense layer by our names.
 

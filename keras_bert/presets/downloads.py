@@ -26,6 +26,8 @@ _WEIGHTS |= {"variables/variables.index"}
 # The files that sentence-transformers adds; all are small except a dense layer's weights.
 _EMBEDDER = ("modules.json", "config_sentence_transformers.json", "sentence_bert_config.json")
 _EMBEDDER += ("*_Pooling/config.json", "*_Dense/config.json")
+# Small files that may also say how texts are split.
+_SPLITTING = ("added_tokens.json", "special_tokens_map.json", "sentence_bert_config.json")
 
 # The files to fetch from Hugging Face for each purpose. A group is fetched only if those before it are not enough.
 _AT_HUGGING_FACE = {
@@ -40,7 +42,7 @@ _AT_HUGGING_FACE = {
         ("tf_model.h5", "tf_model.h5.index.json", "tf_model-*-of-*.h5"),
     ),
     "tokenizer": (
-        ("vocab.txt", "tokenizer_config.json", "tokenizer.json", "added_tokens.json", "special_tokens_map.json"),
+        ("vocab.txt", "tokenizer_config.json", "tokenizer.json", *_SPLITTING),
         ("assets/tokenizer/vocabulary.txt",),  # KerasHub's format
     ),
 }

@@ -173,3 +173,25 @@ def test_of_two_files_that_contradict_each_other_transformers_follows_the_same(t
     (tmp_path / SETTINGS).write_text(json.dumps({**settings, "do_lower_case": False}))
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path).tokenize("A é")
     assert theirs == ["A", "é"] and read_tokenizer(str(tmp_path))["lowercase"] is False
+
+
+@pytest.mark.parametrize(
+    ("settings", "lower", "lowercase"),
+    [
+        ({}, True, True),
+        ({"do_lower_case": True}, True, True),
+        ({"do_lower_case": False}, False, False),
+        ({}, None, None),
+    ],
+)
+def test_the_case_that_sentence_transformers_wants(tmp_path, settings, lower, lowercase):
+    path = write(tmp_path, settings)
+    (tmp_path / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 9, "do_lower_case": lower}))
+    assert read_tokenizer(path)["lowercase"] is lowercase
+
+
+def test_lower_case_with_accents_is_refused(tmp_path):
+    path = write(tmp_path, {"do_lower_case": False})
+    (tmp_path / "sentence_bert_config.json").write_text(json.dumps({"do_lower_case": True}))
+    with pytest.raises(InputError, match="sentence_bert_config.json: expected do_lower_case to be false.*yourself"):
+        read_tokenizer(path)

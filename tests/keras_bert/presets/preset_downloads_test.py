@@ -91,8 +91,9 @@ def test_only_what_the_purpose_needs_is_downloaded_and_once(hub, resolve):
     assert hub.requests == []
 
 
-def test_the_names_of_added_tokens_come_along(hub, resolve):
-    added = {name: name.encode() for name in ("added_tokens.json", "special_tokens_map.json")}
+def test_what_else_says_how_texts_are_split_comes_along(hub, resolve):
+    names = ("added_tokens.json", "special_tokens_map.json", "sentence_bert_config.json")
+    added = {name: name.encode() for name in names}
     hub.models["toy/added"] = {**HUGGING_FACE, **added}
     resolve("hf://toy/added", "tokenizer")
     assert sorted(hub.fetched()) == sorted(["tokenizer_config.json", "vocab.txt", *added])
