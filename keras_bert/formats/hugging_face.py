@@ -40,22 +40,26 @@ _CLASSIFIERS = {"ForTokenClassification": "token_classification", "ForMultipleCh
 
 
 def matches(path: str) -> bool:
+    path = sentence_transformers.encoder_path(path)
     return find_weights(path) is not None or is_foreign(read_optional_json(os.path.join(path, CONFIG_FILE)))
 
 
 def read_config(path: str) -> BertConfig:
     # Hugging Face takes "gelu" as the erf form, in the few old directories without a model_type too.
-    return BertConfig.from_json_file(os.path.join(path, CONFIG_FILE), at_hugging_face=True)
+    file = os.path.join(sentence_transformers.encoder_path(path), CONFIG_FILE)
+    return BertConfig.from_json_file(file, at_hugging_face=True)
 
 
 def read_tokenizer(path: str) -> dict | None:
+    path = sentence_transformers.encoder_path(path)
     tokenizer = hugging_face_tokenizer.read_tokenizer(path)
     return tokenizer and {**tokenizer, "lowercase": sentence_transformers.check_case(path, tokenizer["lowercase"])}
 
 
 def read_settings(path: str) -> dict:
     """Returns the task that the directory describes, if it does; see `Checkpoint.settings`."""
-    task, config = sentence_transformers.read_settings(path), read_object(os.path.join(path, CONFIG_FILE))
+    task = sentence_transformers.read_settings(path)
+    config = read_object(os.path.join(sentence_transformers.encoder_path(path), CONFIG_FILE))
     if config.get("problem_type") == "multi_label_classification":
         task = {"class_name": "BertTextClassifier", "multi_label": True}
     if "num_choices" in config:  # That name is ours: transformers takes any number.
@@ -65,12 +69,12 @@ def read_settings(path: str) -> dict:
 
 @contextlib.contextmanager
 def open_checkpoint(path: str) -> Iterator[Checkpoint]:
-    config = read_config(path)
-    settings = read_object(os.path.join(path, CONFIG_FILE))
+    config, place = read_config(path), sentence_transformers.encoder_path(path)
+    settings = read_object(os.path.join(place, CONFIG_FILE))
     family = settings.get("model_type") or "bert"
-    groups = _groups(_NAMES[family], config.num_layers, _classifier(path, settings))
+    groups = _groups(_NAMES[family], config.num_layers, _classifier(place, settings))
     with contextlib.ExitStack() as stack:
-        weights = stack.enter_context(open_weights(path))
+        weights = stack.enter_context(open_weights(place))
         available = _by_table_names(weights, f"{family}.")
         stem = "transformer.layer." if family == "distilbert" else "encoder.layer."
         check_depth(available, stem, config.num_layers, weights.path)
@@ -86,7 +90,7 @@ def open_checkpoint(path: str) -> Iterator[Checkpoint]:
             tensors["masked_lm/output_bias"] = _after_check_of_ties(bias, weights, available)
         _warn_of_others(groups, weights, available)
         has_classes = "classification/bias" in tensors or "token_classification/bias" in tensors
-        labels = _labels(path, settings) if has_classes else None
+        labels = _labels(place, settings) if has_classes else None
         saved = read_settings(path)
         task = saved.get("task", {})
         if "embedding_activation" in task:

@@ -12,7 +12,7 @@ from safetensors.numpy import save_file
 
 from keras_bert.config import POOLINGS
 from keras_bert.errors import InputError, shown
-from keras_bert.files import read_json, read_object, write_json
+from keras_bert.files import read_json, read_object, read_optional_json, write_json
 from keras_bert.formats.checkpoint import Checkpoint, StoredTensor, collect
 from keras_bert.formats.hugging_face_files import SAFETENSORS_FILE, open_weights
 from keras_bert.formats.hugging_face_tokenizer import SETTINGS_FILE
@@ -30,6 +30,15 @@ _ACTIVATIONS = {
     "activation.Sigmoid": "sigmoid",
 }
 _OLD_MODES = {"pooling_mode_cls_token": "cls", "pooling_mode_max_tokens": "max", "pooling_mode_mean_tokens": "mean"}
+
+
+def encoder_path(path: str) -> str:
+    """Returns where the encoder is: `path`, or the first module's directory, as versions before 2 wrote it."""
+    modules = read_optional_json(os.path.join(path, _MODULES))
+    first = modules[0] if isinstance(modules, list) and modules else None
+    name = first.get("path") if isinstance(first, dict) else None
+    is_inside = isinstance(name, str) and name != "" and os.path.basename(name) == name
+    return os.path.join(path, name) if is_inside and os.path.isdir(os.path.join(path, name)) else path
 
 
 def read_settings(path: str) -> dict:
@@ -74,6 +83,7 @@ def _find_modules(path: str) -> tuple[str, str | None, bool]:
     ):
         raise InputError(f"{file}: expected a list of modules with `type` and `path`.")
     kinds = [module["type"].rpartition(".")[2] for module in modules]
+    kinds = ["Transformer" if kind == "BERT" else kind for kind in kinds]  # Its name before version 0.3.
     known = [kind for kind in ("Transformer", "Pooling", "Dense", "Normalize") if kind in kinds]
     outside = [module["path"] for module in modules if os.path.basename(module["path"]) != module["path"]]
     if kinds != known or known[:2] != ["Transformer", "Pooling"] or outside:
@@ -107,6 +117,7 @@ def _prompts(path: str) -> dict:
 
 def _sequence_length(path: str) -> int | None:
     # From version 6 on the tokenizer's settings hold it. Tokenizers without a limit state a number of 31 digits.
+    path = encoder_path(path)
     keys = ((_LENGTH_FILE, "max_seq_length"), (SETTINGS_FILE, "model_max_length"))
     files = ((os.path.join(path, file), key) for file, key in keys)
     lengths = [read_object(file).get(key) for file, key in files if os.path.isfile(file)]

@@ -59,6 +59,25 @@ def test_a_directory_of_sentence_transformers_is_read(theirs):
 
 
 @pytest.mark.oracle
+@pytest.mark.parametrize("kind", ["Transformer", "BERT"])
+def test_the_old_layout_with_the_encoder_in_its_own_directory_is_read(theirs, tmp_path, kind):
+    old = shutil.copytree(theirs, tmp_path / "old")
+    inside = old / f"0_{kind}"
+    inside.mkdir()
+    for file in [file for file in old.iterdir() if file.is_file() and file.name != "modules.json"]:
+        file.rename(inside / file.name)
+    (old / "config.json").write_text('{"__version__": "0.3.8"}')
+    modules = json.loads((old / "modules.json").read_text())
+    modules[0] |= {"path": inside.name, "type": f"sentence_transformers.models.{kind}"}
+    (old / "modules.json").write_text(json.dumps(modules))
+    model = keras_bert.BertTextEmbedder.from_preset(old)
+    assert (model.embedding_dim, model.preprocessor.sequence_length) == (5, 12)
+    np.testing.assert_allclose(model.predict(TEXTS, verbose=0), vectors(theirs), atol=1e-5)
+    if kind == "Transformer":  # Their current version no longer knows the other.
+        np.testing.assert_allclose(vectors(old), vectors(theirs), atol=1e-6)
+
+
+@pytest.mark.oracle
 @pytest.mark.parametrize(
     "arguments",
     [{}, {"pooling": "cls", "normalize": False}, {"pooling": "max", **DENSE}],
