@@ -12,7 +12,7 @@ _RUNTIME_OPERATORS = "com.microsoft"  # ONNX Runtime's own.
 # A processor without VNNI adds two products of 8 bits in 16: 2 * 255 * 64 fits, 2 * 255 * 127 would be cut off. Others
 # compute the same, so that what an export measures holds wherever it is served.
 _LARGEST_INT8 = 64
-_STANDARD_ACTIVATIONS = {"linear": "Identity", "relu": "Relu", "tanh": "Tanh"}
+_STANDARD_ACTIVATIONS = {"linear": "Identity", "relu": "Relu", "tanh": "Tanh", "sigmoid": "Sigmoid"}
 
 Axes = Sequence[int | str]
 
@@ -84,7 +84,7 @@ class OnnxNodes:
         return self.node("LayerNormalization", rows, self.constant(scale), self.constant(offset), epsilon=epsilon)
 
     def activate(self, rows: str, name: str) -> str:
-        """Applies an activation, `BertConfig.activation`; a gelu in the form that ONNX Runtime fuses."""
+        """Applies an activation of `BertConfig`, or sigmoid; a gelu in the form that ONNX Runtime fuses."""
         if name == "gelu":
             inner = self.node("Erf", self.node("Div", rows, self.number(2.0**0.5)))
         elif name == "gelu_tanh":

@@ -19,6 +19,8 @@ from keras_bert.encoder.heads import MaskedLMHead, PoolTokens
 from keras_bert.errors import InputError
 from keras_bert.models.multiple_choice import FlattenChoices
 
+_ACTIVATIONS = ("linear", "tanh", "relu", "gelu", "sigmoid")  # Those of embedders. Keras's gelu is the erf form.
+
 
 def convert(head: Head, model: keras.Model, int8: Collection[str] = ()) -> bytes:
     """Converts a head to an ONNX model.
@@ -114,10 +116,10 @@ def _encode(graph: EncoderGraph, _, inputs: Mapping[str, str]) -> dict[str, str]
 
 def _dense(graph: EncoderGraph, layer: keras.layers.Dense, value: str) -> str:
     name = layer.activation.__name__
-    if layer.quantization_mode is not None or name not in ("linear", "tanh"):
+    if layer.quantization_mode is not None or name not in _ACTIVATIONS:
         raise InputError(
-            f"The layer {layer.name!r} cannot be written as ONNX: expected floats and no activation but tanh. "
-            f"Received: {layer.quantization_mode or 'floats'}, {name}."
+            f"The layer {layer.name!r} cannot be written as ONNX: expected floats and one of the activations "
+            f"{', '.join(_ACTIVATIONS)}. Received: {layer.quantization_mode or 'floats'}, {name}."
         )
     return graph.activate(graph.dense(value, layer.kernel, layer.bias), name)
 

@@ -95,9 +95,13 @@ def test_settings_of_the_encoder(tmp_path, settings):
         assert real_text.compare(head, asked, expected, target.run(path, asked)) <= 1e-5
 
 
-@pytest.mark.parametrize("pooling", ["cls", "max"])
-def test_poolings_of_embedders(tmp_path, pooling):
-    head = SentenceEmbedding(shaken(BertTextEmbedder(backbone(), pooling=pooling)), assets())
+@pytest.mark.parametrize(
+    "settings",
+    [{"pooling": "cls"}, {"pooling": "max"}]
+    + [{"embedding_dim": 5, "embedding_activation": name} for name in (None, "tanh", "relu", "gelu", "sigmoid")],
+)
+def test_poolings_and_activations_of_embedders(tmp_path, settings):
+    head = SentenceEmbedding(shaken(BertTextEmbedder(backbone(), **settings)), assets())
     (request,) = real_text.requests(head, [5])
     mask = (np.arange(request["token_ids"].shape[1]) < request["lengths"][:, None]).astype(np.int32)
     expected = head.model({**{name: request[name] for name in ("token_ids", "segment_ids")}, "padding_mask": mask})
