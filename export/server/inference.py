@@ -56,11 +56,14 @@ class Inference:
             output_filter: names of the wanted outputs; all if empty.
 
         Raises:
-            ServingError: there is no such output, an input is missing, unknown, or of the wrong type, or the graph
-                refuses the values.
+            ServingError: there is no such output, an input is missing, unknown, of the wrong type or, for a model of
+                bert-export, of another shape than declared; or the graph refuses the values.
         """
         arrays = {**self.signature.defaults, **arrays}
         _check_inputs(self.signature, arrays)
+        wrong = self.signature.wrong_shapes(arrays)
+        if wrong and self._servable.model.description is not None:  # The graph would answer rows that nobody counts.
+            raise invalid(" ".join(wrong))
         self._servable.check_rows(_count_rows(self.signature, arrays))
         for name in output_filter:
             if name not in self.signature.outputs:

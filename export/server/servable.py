@@ -58,6 +58,14 @@ class Signature(NamedTuple):
         specs = [*self.inputs.values(), *self.outputs.values()]
         return bool(self.inputs) and all(spec.shape.rank and spec.shape[0] is None for spec in specs)
 
+    def wrong_shapes(self, arrays: Mapping[str, np.ndarray]) -> list[str]:
+        """Returns a sentence for each input whose shape differs from the declared one."""
+        return [
+            f"Input {name!r}: expected shape {spec.shape}. Received: {arrays[name].shape}."
+            for name, spec in self.inputs.items()
+            if not spec.shape.is_compatible_with(arrays[name].shape)
+        ]
+
 
 class ServedModel:
     """One loaded version of a model.
@@ -322,11 +330,7 @@ def _joined(slices: list[dict[str, np.ndarray]], padding: dict) -> dict[str, np.
 
 def _refusal(error: Exception, signature: Signature, arrays: Mapping[str, np.ndarray]) -> ServingError:
     """Returns the graph's error, or which shapes differ from the declared ones: those are the client's fault."""
-    wrong = [
-        f"Input {name!r}: expected shape {spec.shape}. Received: {arrays[name].shape}."
-        for name, spec in signature.inputs.items()
-        if not spec.shape.is_compatible_with(arrays[name].shape)
-    ]
+    wrong = signature.wrong_shapes(arrays)
     counts = {name: len(array) for name, array in arrays.items() if array.ndim}
     if signature.is_batchable and len(set(counts.values())) > 1:
         wrong.append(f"Expected as many rows in each input. Received: {counts}")

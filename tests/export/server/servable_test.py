@@ -160,6 +160,16 @@ def _save_words(directory: str) -> None:
         json.dump({"signatures": {"serving_default": {"padding": padding}}}, file)
 
 
+def test_rows_that_are_nested_deeper_than_declared_are_refused(tmp_path):
+    _save_words(str(tmp_path / "1"))
+    with toy_server.running(str(tmp_path), name="words") as server:
+        for rows in (["a"] * 1001, ["a", "b"]):
+            answer = toy_server.ask(server, "POST", "/v1/models/words:predict", {"instances": [rows]})
+            message = f"Input 'text': expected shape (None,). Received: (1, {len(rows)})."
+            assert answer == (400, {"error": message})
+        assert toy_server.ask(server, "POST", "/v1/models/words:predict", {"inputs": "a"})[0] == 400
+
+
 def _texts(count: int) -> dict[str, np.ndarray]:
     return {"text": np.array([b" ".join([b"w"] * (number % 90 // 10)) for number in range(count)], object)}
 
