@@ -105,7 +105,7 @@ def _config_follower(manager: ModelManager, path: str, models: Sequence[ModelSet
         except InputError as error:
             if str(error) != complaint:
                 complaint = str(error)
-                logging.getLogger(__name__).warning("The configuration is not followed: %s", ascii(complaint))
+                logging.getLogger(__name__).warning("The configuration is not wholly followed: %s", ascii(complaint))
 
     return follow
 

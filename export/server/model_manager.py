@@ -1,7 +1,8 @@
 """Loads and unloads the versions of all models, so that a new version follows an old one without a gap.
 
 A new version is loaded and warmed up while the old one keeps answering. Then the new one takes the requests, and the
-old one is unloaded once its last request is answered. A version that cannot be loaded changes nothing.
+old one is unloaded once its last request is answered. A version that cannot be loaded changes nothing, and keeps no
+other model from changing.
 
 `apply` and `poll` load and unload, one call at a time; `use` and `close` never wait for them.
 """
@@ -186,9 +187,12 @@ class ModelManager:
     def apply(self, models: Sequence[ModelSettings]) -> None:
         """Serves these models and no others from now on; returns once they are loaded.
 
+        As in TensorFlow Serving, the first models are served together or not at all. Later a model that cannot be
+        loaded keeps what it serves, and the others change.
+
         Raises:
-            InputError: a model has no version that can be served. What was served before then stays as it was;
-                requests never see a version that fails to load.
+            InputError: a model has no version that can be served, or, of the first models, one cannot be loaded; then
+                nothing changes. Or a later model serves nothing from its base path, after the others have changed.
             UnavailableVersionError: a label names a version that has not been served until now.
         """
         models = in_precision(models, self._settings.precision)
@@ -197,21 +201,33 @@ class ModelManager:
                 self._check_labels(settings)
             added = {settings.name: _Model(settings, self._versions_of(settings)) for settings in models}
             aspired = {name: aspired_versions(model.settings) for name, model in added.items()}
-            try:
-                for name, model in added.items():
+            failed, refusal = set(), None
+            for name, model in added.items():
+                try:
                     self._load_aspired(model, aspired[name])
-            except InputError:
+                except InputError as error:
+                    failed.add(name)
+                    refusal = refusal if model.available() else error
+                    if not self._models:
+                        break
+            if refusal and not self._models:
                 for model in added.values():
-                    self._unload(model, keep=_common(model.versions, self._versions_of(model.settings)))
+                    self._unload(model, keep=set())
                 self._collect()
-                raise
+                raise refusal
+            for name in failed:
+                old = self._models.get(name)
+                if old and old.available() and not added[name].available():  # It was served from another base path.
+                    added[name] = old
             with self._lock:
                 removed, self._models = self._models, added
             for name, model in removed.items():
                 self._unload(model, keep=_common(model.versions, added[name].versions if name in added else {}))
-            for name, model in added.items():
-                self._unload(model, keep={number for number, _ in aspired[name]})
+            for name in added.keys() - failed:
+                self._unload(added[name], keep={number for number, _ in aspired[name]})
             self._collect()
+            if refusal:
+                raise refusal
 
     def _check_labels(self, settings: ModelSettings) -> None:
         """Refuses labels of versions that are not available before the change, as TensorFlow Serving does."""

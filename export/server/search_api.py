@@ -91,10 +91,14 @@ def list_models(manager: ModelManager) -> dict:
 
 
 def health(manager: ModelManager) -> dict:
-    """Reports that every model answers; raises ServingError (NOT_FOUND) if one has no version that does."""
+    """Reports that every model answers; raises ServingError (NOT_FOUND) if one has no version that does.
+
+    A model that has never been loaded does not count: it must not end a server that answers for others.
+    """
     for name in manager.names():
-        with manager.use(name):
-            pass
+        if not all(status.error for status in manager.status(name)):
+            with manager.use(name):
+                pass
     return {"status": "ok"}
 
 

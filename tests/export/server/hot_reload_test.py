@@ -227,7 +227,7 @@ def test_a_configuration_file_is_followed(tmp_path, caplog):
         write("other")
         toy_server.until(lambda: server.manager.names() == ["other"])
         write("later")  # is not there yet
-        toy_server.until(lambda: "The configuration is not followed" in caplog.text)
+        toy_server.until(lambda: "The configuration is not wholly followed" in caplog.text)
         assert server.manager.names() == ["other"]
         half_plus.save(str(tmp_path / "later"), 1)
         toy_server.until(lambda: server.manager.names() == ["later"])

@@ -9,7 +9,7 @@ import time
 import pytest
 import toy_server
 
-from export.server import model_manager
+from export.server import model_manager, search_api
 from export.server.config_files import ModelSettings, VersionPolicy, aspired_versions
 from export.server.model_manager import ModelManager, UnavailableVersionError, polling
 from export.server.server_settings import ServerSettings
@@ -268,32 +268,63 @@ def test_the_poller_goes_on_after_a_failure(caplog):
 # === Changes that fail, and the end ===
 
 
-def test_a_refused_configuration_changes_nothing_also_while_versions_load(manager, load, base_path, tmp_path):
-    add(base_path, 2)
+def test_the_first_models_are_served_together_or_not_at_all(load, base_path, tmp_path):
     add(tmp_path / "other", 7)
-    load.go_on.clear()
     load.broken = {7}
-    refused = [ModelSettings("m", base_path, VersionPolicy(latest=2)), ModelSettings("other", str(tmp_path / "other"))]
+    manager = ModelManager(load, ServerSettings())
+    with pytest.raises(InputError, match="is broken"):
+        manager.apply([ModelSettings("m", base_path), ModelSettings("other", str(tmp_path / "other"))])
+    assert manager.names() == []
+
+
+def test_requests_see_a_new_configuration_once_it_is_loaded(manager, load, base_path):
+    add(base_path, 2)
+    load.go_on.clear()
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        change = pool.submit(manager.apply, refused)
+        change = pool.submit(manager.apply, [ModelSettings("m", base_path, VersionPolicy(latest=2))])
         toy_server.until(lambda: manager.is_loading)
         assert served(manager) == 1
         load.go_on.set()
-        with pytest.raises(InputError, match="is broken"):
-            change.result(30)
-    assert load.loaded == [("m", 1), ("m", 2)]  # version 2 could not be loaded
-    assert served(manager) == 1 and states(manager) == [(1, "AVAILABLE")]
-    with pytest.raises(ServingError, match=r"Specific\(m, 2\)"):
-        served(manager, version=2)
+        change.result(30)
+    assert served(manager) == 2 and states(manager) == [(2, "AVAILABLE"), (1, "AVAILABLE")]
 
 
-def test_a_configuration_refused_for_another_model_changes_nothing(manager, load, base_path, tmp_path):
+def test_a_broken_new_version_of_one_model_keeps_no_other_from_changing(manager, load, base_path, tmp_path):
+    add(base_path, 2)
+    add(tmp_path / "other", 7)
+    load.broken = {2}
+    manager.poll()
+    manager.apply([ModelSettings("m", base_path), ModelSettings("other", str(tmp_path / "other"))])
+    assert manager.names() == ["m", "other"] and load.loaded == [("m", 1), ("other", 7)]
+    assert served(manager) == 1 and states(manager) == [(2, "END"), (1, "AVAILABLE")]
+    assert "is broken" in manager.status("m", 2)[0].error
+
+
+def test_a_new_model_that_cannot_be_loaded_is_told_and_the_others_change(manager, load, base_path, tmp_path):
     add(base_path, 2)
     add(tmp_path / "other", 7)
     load.broken = {7}
+    models = [ModelSettings("other", str(tmp_path / "other")), ModelSettings("m", base_path)]
+    for _ in range(2):
+        with pytest.raises(InputError, match="is broken"):
+            manager.apply(models)
+        assert served(manager) == 2 and search_api.health(manager) == {"status": "ok"}
+        (status,) = manager.status("other")
+        assert (status.version, status.state) == (7, "END") and "is broken" in status.error
+    load.broken = set()
+    (tmp_path / "other" / "7" / "saved_model.pb").write_bytes(b"the whole")
+    manager.poll()
+    with manager.use("other") as servable:
+        assert servable.version == 7
+
+
+def test_a_model_whose_new_base_path_cannot_be_loaded_is_served_from_the_old_one(manager, load, base_path, tmp_path):
+    add(tmp_path / "moved", 7)
+    load.broken = {7}
     with pytest.raises(InputError, match="is broken"):
-        manager.apply([ModelSettings("m", base_path), ModelSettings("other", str(tmp_path / "other"))])
-    assert manager.names() == ["m"] and served(manager) == 1
+        manager.apply([ModelSettings("m", str(tmp_path / "moved"))])
+    assert served(manager) == 1 and states(manager) == [(1, "AVAILABLE")]
+    add(base_path, 2)
     manager.poll()
     assert served(manager) == 2
 
