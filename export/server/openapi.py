@@ -68,9 +68,12 @@ def _search_paths(manager: ModelManager) -> dict[str, dict]:
         asked, error = _search_request(names, inputs, ["input"]), _object({"error": _ANY})
         paths[search_api.EMBEDDINGS] = {"post": _operation("OpenAI", "Embeddings", answer, asked, error)}
     if names := search_api.able_models(manager, search_api.scores_of):
-        inputs = {"query": {"type": "string"}, "texts": _TEXTS, "documents": {"type": "array", "minItems": 1}}
-        inputs |= {"top_n": _COUNT} | dict.fromkeys(("raw_scores", "return_text", "return_documents"), _FLAG)
-        asked = _any_of([_search_request(names, inputs, ["query", key]) for key in ("texts", "documents")])
+        inputs = {"query": {"type": "string"}, "top_n": _COUNT} | dict.fromkeys(
+            ("raw_scores", "return_text", "return_documents"), _FLAG
+        )
+        lists = {"texts": {"type": "null"}, "documents": {"type": "array", "minItems": 1}}
+        teis = _search_request(names, {**inputs, "texts": _TEXTS}, ["query", "texts"])
+        asked = _any_of([teis, _search_request(names, inputs | lists, ["query", "documents"])])
         answer = _any_of([_list_of(_ANY), _object({"model": {"type": "string"}, "results": _list_of(_ANY)})])
         for path in ("/rerank", "/v1/rerank", "/v2/rerank"):
             paths[path] = {"post": _operation("Rerank", "Order texts by how well they fit", answer, asked, _ANY)}

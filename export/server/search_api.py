@@ -208,7 +208,7 @@ def rerank(servable: Servable, document: Mapping, deadline: float | None) -> byt
     output = scores_of(servable.model.signatures)
     if output is None:
         raise invalid(f"The model {servable.name!r} does not score pairs of texts by one number or two classes.")
-    key = "texts" if "texts" in document else "documents"
+    key = "documents" if document.get("texts") is None else "texts"
     query, top_n = _field(document, "query", _TEXT, 0), _field(document, "top_n", _COUNT)
     texts = _field(document, key, _TEXTS, ())
     servable.check_rows(len(texts))

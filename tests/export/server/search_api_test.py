@@ -227,7 +227,7 @@ def test_coheres_results(server, path):
     assert [result["document"]["text"] for result in answer["results"]] == [PASSAGES[index] for index in ORDER[:2]]
     expected = [sigmoid(LOGITS[index]) for index in ORDER[:2]]
     assert [result["relevance_score"] for result in answer["results"]] == pytest.approx(expected, abs=1e-5)
-    assert set(rerank(server, path, documents=PASSAGES)[1]["results"][0]) == {"index", "relevance_score"}
+    assert set(rerank(server, path, texts=None, documents=PASSAGES)[1]["results"][0]) == {"index", "relevance_score"}
 
 
 def test_a_regression_scores_pairs_by_its_number(server):
@@ -253,6 +253,7 @@ def test_two_labels_that_do_not_exclude_each_other_score_no_pairs():
     [
         ({"query": 3, "texts": ["a"]}, "Expected 'query' to be a text. Received: 3"),
         ({"query": "a"}, "Expected 'documents' to be a list of texts"),
+        ({"query": "a", "texts": None}, "Expected 'documents' to be a list of texts"),
         ({"query": "a", "documents": []}, "Expected 'documents' to be a list of texts. Received: []"),
         ({"query": "a", "documents": [{"title": "b"}]}, "documents[0]: expected a text"),
         ({"query": "a", "texts": ["b", None]}, "texts[1]: expected a text. Received: None"),
@@ -287,6 +288,10 @@ def test_the_description_admits_what_is_answered_and_refuses_what_is_not(server,
             {"model": "pairs", "query": "a", "texts": ["b"], "return_text": True},
             {"model": "score", "query": "a", "documents": ["b", {"text": "c"}], "top_n": 1, "return_documents": True},
             {"query": "a", "texts": ["b"]},
+            {"model": "pairs", "query": "a", "texts": None, "documents": ["b"]},
+            {"model": "pairs", "query": "a", "texts": ["b"], "documents": None},
+            {"model": "pairs", "query": "a", "texts": None},
+            {"model": "pairs", "query": "a", "texts": 3, "documents": ["b"]},
             {"model": "pairs", "query": "a", "texts": []},
             {"model": "pairs", "query": "a", "texts": ["b"], "top_n": 0},
             {"model": "triples", "query": "a", "texts": ["b"]},
