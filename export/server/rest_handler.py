@@ -35,6 +35,8 @@ _CORS_HEADERS = {
     "Access-Control-Allow-Methods": "POST, GET",
     "Access-Control-Allow-Headers": "Authorization, Content-Type",
 }
+# Names of headers, RFC 9110, section 5.6.2, with commas and blanks between.
+_HEADER_NAMES = re.compile(r"[\w!#$%&'*+.^`|~, -]{1,1000}", re.ASCII)
 
 
 class _Timed(io.RawIOBase):
@@ -151,7 +153,14 @@ class RestHandler(http.server.BaseHTTPRequestHandler):
         """Answers a browser that asks whether a page of another origin may send a request."""
         if not re.search("https?://", self.headers.get("Origin", "")):
             raise ServingError("FAILED_PRECONDITION", "Origin header is missing in CORS preflight")
-        return Answer(200, "application/json", b"")
+        asked = self.headers.get("Access-Control-Request-Headers", "")
+        # OpenAI's JavaScript client sends several of its own.
+        allowed = {"Access-Control-Allow-Headers": asked} if _HEADER_NAMES.fullmatch(asked) else {}
+        return Answer(200, "application/json", b"", allowed if self._has_cors else {})
+
+    @property
+    def _has_cors(self) -> bool:
+        return self.server.settings.rest_api_enable_cors_support
 
     def _check_host(self) -> None:
         """Refuses names that a web page may have made to point at this machine (DNS rebinding)."""
@@ -288,9 +297,8 @@ class RestHandler(http.server.BaseHTTPRequestHandler):
         self._send(error_answer(invalid(text[:300], http_status=int(code))))
 
     def _send(self, answer: Answer) -> None:
-        body, headers = answer.body, {"X-Content-Type-Options": "nosniff", **answer.headers}
-        if self.server.settings.rest_api_enable_cors_support:
-            headers |= _CORS_HEADERS
+        body, common = answer.body, _CORS_HEADERS if self._has_cors else {}
+        headers = {"X-Content-Type-Options": "nosniff", **common, **answer.headers}
         if len(body) >= _LEAST_COMPRESSED_BYTES and self._takes_gzip():
             body = gzip.compress(body, compresslevel=1)
             headers |= {"Content-Encoding": "gzip", "Vary": "Accept-Encoding"}

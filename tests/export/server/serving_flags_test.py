@@ -143,6 +143,26 @@ def test_pages_of_other_origins(server):
         assert allowed.items() <= dict(response.getheaders()).items()
 
 
+@pytest.mark.parametrize(
+    ("asked", "is_allowed"),
+    [
+        ("authorization,content-type,x-stainless-os, x-stainless-retry-count", True),
+        ("x-" + "a" * 998, True),
+        ("x-" + "a" * 999, False),
+        ("", False),
+        ("x-a: b", False),
+        ("x-é", False),
+        ("x-a\tx-b", False),
+    ],
+)
+def test_pages_of_other_origins_may_send_the_headers_they_ask_for(server, asked, is_allowed):
+    headers = {"Origin": "https://a.example", "Access-Control-Request-Headers": asked.encode("latin-1")}
+    response = _response(server, "OPTIONS", "/v1/embeddings", headers)
+    allowed = asked if is_allowed else "Authorization, Content-Type"
+    assert (response.status, response.getheader("Access-Control-Allow-Headers")) == (200, allowed)
+    assert response.msg.get_all("Access-Control-Allow-Origin") == ["*"]
+
+
 def test_metrics_are_where_the_configuration_says(server):
     statuses = {path: _response(server, "GET", path).status for path in ("/figures", "/metrics")}
     assert statuses == {"/figures": 200, "/metrics": 404}
