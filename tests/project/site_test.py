@@ -127,8 +127,8 @@ WRITTEN = re.compile(r"[\w.-]*\w\.(?:json|html|png|tsv|npz|npy|csv|conll|keras|p
 NOT_WRITTEN = set(
     "bert_config.json config.json generation_config.json model.safetensors.index.json modules.json "
     "pytorch_model.bin.index.json sentence_bert_config.json tokenizer_config.json special_tokens_map.json "
-    "config_sentence_transformers.json tf_model.h5.index.json model.weights.json train.tsv dev.tsv test.tsv "
-    "settings.json plan.npy report.json".split()
+    "config_sentence_transformers.json added_tokens.json tf_model.h5.index.json model.weights.json train.tsv dev.tsv "
+    "test.tsv settings.json plan.npy report.json".split()
 )
 
 
