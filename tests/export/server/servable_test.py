@@ -160,14 +160,16 @@ def _save_words(directory: str) -> None:
         json.dump({"signatures": {"serving_default": {"padding": padding}}}, file)
 
 
-def test_rows_that_are_nested_deeper_than_declared_are_refused(tmp_path):
-    _save_words(str(tmp_path / "1"))
-    with toy_server.running(str(tmp_path), name="words") as server:
+def test_rows_that_are_nested_deeper_than_an_export_declares_are_refused(tmp_path):
+    function = tf.function(lambda text: {"upper": tf.strings.upper(text)}, [tf.TensorSpec([None], tf.string, "text")])
+    tf.saved_model.save(tf.Module(), str(tmp_path / "1"), signatures={"serving_default": function})
+    write_json(str(tmp_path / "1" / "assets.extra" / "model.json"), {"signatures": {}})
+    with toy_server.running(str(tmp_path), name="types") as server:
         for rows in (["a"] * 1001, ["a", "b"]):
-            answer = toy_server.ask(server, "POST", "/v1/models/words:predict", {"instances": [rows]})
             message = f"Input 'text': expected shape (None,). Received: (1, {len(rows)})."
-            assert answer == (400, {"error": message})
-        assert toy_server.ask(server, "POST", "/v1/models/words:predict", {"inputs": "a"})[0] == 400
+            assert _ask(server, {"instances": [rows]}) == (400, {"error": message})
+        assert _ask(server, {"inputs": "a"}) == (400, {"error": "Input 'text': expected shape (None,). Received: ()."})
+        assert _ask(server, {"instances": ["a", "b"]}) == (200, {"predictions": ["A", "B"]})
 
 
 def _texts(count: int) -> dict[str, np.ndarray]:
