@@ -12,6 +12,7 @@ import os
 import platform
 import re
 import shlex
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -23,7 +24,7 @@ from tasks.report import formatting
 from tasks.report.page import Mistake, Report, worst_mistakes
 from tasks.settings import Settings
 
-CARD_FILE = "README.md"
+CARD_FILE, SECOND_FILE = "README.md", "model_card.md"  # The second where the first is somebody's own.
 PIPELINES = {
     "classification": "text-classification",
     "multi_label_classification": "text-classification",
@@ -40,6 +41,7 @@ PIPELINES = {
 }
 _BASELINES = {"masked_lm_accuracy": "unigram_accuracy"}  # Other accuracies have `majority_...`.
 _HEAD = re.compile(r"---\n(?:.*\n)*?---\n")  # Whole lines, since values of the head, and the body, may hold dashes.
+_SIGNATURE = re.compile(r"<!-- Written by keras-bert-zoo, checksum (\d+) -->\n\Z")  # Tells whether it was edited since.
 _ENVIRONMENT = formatting.environment(autoescape=False)  # Compiles the template once.
 _NUM_MISTAKES, _LONGEST_PART = 5, 300
 _PACKAGES = ("keras-bert-zoo", "tensorflow", "keras", "tensorflow-text")
@@ -133,8 +135,23 @@ def _versions() -> Iterator[str]:
 
 
 def save(directory: str, text: str) -> None:
-    """Writes a card's text; the file is replaced as a whole."""
-    write_lines(os.path.join(directory, CARD_FILE), [text.removesuffix("\n")])
+    """Writes a card's text, as a whole; a file of that name that was edited, or is no card, is kept."""
+    for name in (CARD_FILE, SECOND_FILE):
+        path = os.path.join(directory, name)
+        if not exists(path) or _is_unedited(_read(path)):
+            checksum = zlib.crc32(text.encode())
+            write_lines(path, [f"{text}<!-- Written by keras-bert-zoo, checksum {checksum} -->"])
+            return
+        print(f"{path}: is kept, since it was edited or is no model card.", flush=True)
+
+
+def _read(path: str) -> str:
+    return "".join(f"{line}\n" for _, line in read_lines(path))
+
+
+def _is_unedited(text: str) -> bool:
+    signature = _SIGNATURE.search(text)
+    return bool(signature) and zlib.crc32(text[: signature.start()].encode()) == int(signature[1])
 
 
 def find_card(source: str) -> str | None:
@@ -143,9 +160,9 @@ def find_card(source: str) -> str | None:
         return None
     run = os.path.dirname(absolute(source))
     for directory in (source, run) if exists(os.path.join(run, "metrics.json")) else (source,):
-        path = os.path.join(directory, CARD_FILE)
-        if exists(path) and _HEAD.match(text := "".join(f"{line}\n" for _, line in read_lines(path))):
-            return text
+        for path in (os.path.join(directory, name) for name in (CARD_FILE, SECOND_FILE)):
+            if exists(path) and _HEAD.match(text := _read(path)):
+                return _SIGNATURE.sub("", text)
     return None
 
 

@@ -409,10 +409,26 @@ def test_a_cards_notes_and_mistakes_are_no_markdown(tmp_path):
     shown = Report("A run", max_length=16, notes=notes, mistakes=mistakes)
     content = card.Card(shown, task="classification", tokenizer=vocabulary, **known)
     card.write_card(str(tmp_path), content)
-    limits = (tmp_path / "README.md").read_text().partition("## Limits\n")[2]
+    limits = (tmp_path / "README.md").read_text().partition("## Limits\n")[2].rpartition("<!-- ")[0]
     assert limits.count("evil") == 6 and limits.count("\n# ") == 0
     shown = re.sub(r"\\.|`[^`\n]*`", "", limits)
     assert not any(mark in shown for mark in ("](", "<", "`", "://", "www."))
+
+
+def test_what_somebody_else_wrote_is_kept(tmp_path, capsys):
+    first, second = tmp_path / "README.md", tmp_path / "model_card.md"
+    for text in ("---\na: 1\n---\none\n", "---\na: 2\n---\ntwo\n"):
+        card.save(str(tmp_path), text)
+        assert card.find_card(str(tmp_path)) == text and not second.exists()
+    edited = first.read_text().replace("a: 2", "license: mit")
+    first.write_text(edited)
+    card.save(str(tmp_path), "---\na: 3\n---\nthree\n")
+    assert first.read_text() == edited and "three" in second.read_text()
+    assert capsys.readouterr().out == f"{first}: is kept, since it was edited or is no model card.\n"
+    assert card.find_card(str(tmp_path)) == "---\nlicense: mit\n---\ntwo\n"
+    first.write_text("# My project\n")
+    card.save(str(tmp_path), "---\na: 4\n---\nfour\n")
+    assert first.read_text() == "# My project\n" and card.find_card(str(tmp_path)) == "---\na: 4\n---\nfour\n"
 
 
 @pytest.mark.parametrize("module", [bootstrap, figures, formatting, sweep, card])
