@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from keras_bert.errors import InputError
-from keras_bert.files import expand_files, make_directory, write_json
+from keras_bert.files import check_writable, expand_files, write_json
 from keras_bert.presets.weights import open_checkpoint, read_bert_config
 from tasks.features import data, writing
 from tasks.features.settings import DEFAULT_LAYERS, DEFAULT_OUTPUT, FeatureSettings, choose_layers, layer_name
@@ -15,6 +15,7 @@ from tasks.features.writing import Block, Column, open_writer
 from tasks.fine_tuning.examples import Predictor
 from tasks.text.bad_rows import BadRows
 from tasks.text.conll import read_conll
+from tasks.text.steps import check_outputs
 
 BLOCK_BYTES = 256 << 20  # Vectors in memory at once: some hundred rows of four base layers at 128 tokens.
 MAX_BLOCK_ROWS = 4096
@@ -35,6 +36,8 @@ def extract(settings: FeatureSettings) -> dict:
 
     path = output_path(settings)
     writing.check_path(path)
+    if settings.output_dir:
+        check_writable(settings.output_dir)
     names = settings.layers or (DEFAULT_LAYERS if settings.pooling == "none" else ["-1"])
     layers, config = choose_layers(settings, names, "Extracting features")
     num_weights = len(settings.layer_weights or ())
@@ -50,12 +53,11 @@ def extract(settings: FeatureSettings) -> dict:
     if settings.pooling == "pooler" and (layers != [config.num_layers] or settings.combine != "none"):
         raise InputError("--pooling=pooler takes the last layer alone. Leave out --layers and --combine.")
     bad_rows = BadRows(settings.bad_rows)
-    rows, count = _read(settings, bad_rows)
+    rows, count = _read(settings, path, bad_rows)
     with find_start(settings) as origin:
         extraction = _Extraction(settings, layers, bad_rows, origin)
     results = extraction.write(rows, count, path)
     if settings.output_dir:
-        make_directory(settings.output_dir)
         write_json(os.path.join(settings.output_dir, "metrics.json"), results)
         bad_rows.write(settings.output_dir)
     return results
@@ -72,10 +74,11 @@ def output_path(settings: FeatureSettings) -> str:
     return settings.output_file or os.path.join(settings.output_dir, DEFAULT_OUTPUT)
 
 
-def _read(settings: FeatureSettings, bad_rows: BadRows) -> tuple[Iterable[data.Row], int]:
+def _read(settings: FeatureSettings, output: str, bad_rows: BadRows) -> tuple[Iterable[data.Row], int]:
     if not settings.input_file:
         raise InputError("--input_file: the texts to extract from. Give it.")
     paths = expand_files(settings.input_file)
+    check_outputs([("output_file", output)], [("input_file", path) for path in paths])
     if settings.input_format == "text":
         count = data.count_texts(paths, bad_rows)
         return data.read_texts(paths, None), count

@@ -33,7 +33,7 @@ from tasks.pretraining.word_counts import count_words, merge_counts, read_counts
 from tasks.settings import setting
 from tasks.text.blocks import spool_pipes
 from tasks.text.parallel import progress_bar
-from tasks.text.steps import scratch_directory, work_identity
+from tasks.text.steps import check_outputs, scratch_directory, work_identity
 
 
 class VocabularySettings(EngineSettings):
@@ -93,7 +93,7 @@ def train_vocab(settings: VocabularySettings) -> dict:
     paths = [files.absolute(path) for path in files.expand_files(settings.input_file)]
     names = ("vocab_file", "word_counts_file", "report_file")
     outputs = {name: path for name in names if (path := getattr(settings, name))}
-    _check_outputs(outputs, paths)
+    check_outputs(outputs.items(), [("input_file", path) for path in paths])
     parent, name = os.path.split(files.absolute(next(iter(outputs.values()))))
     identity = work_identity(paths, do_lower_case)
     with scratch_directory(os.path.join(parent, f".{name}.scratch"), identity) as directory:
@@ -129,19 +129,6 @@ def _write_vocabulary(counts: dict[str, int], settings: VocabularySettings) -> d
     pieces = _train(counts, alphabet, rare, settings.vocab_size, settings.min_frequency)
     files.write_lines(settings.vocab_file, pieces)
     return _describe(pieces, counts, characters)
-
-
-def _check_outputs(outputs: dict[str, str], inputs: list[str]) -> None:
-    """Refuses what could not be written at the end, perhaps hours later, or would replace what is read."""
-    taken = dict.fromkeys(map(files.real_path, inputs), "one of the files of --input_file")
-    for name, path in outputs.items():
-        if files.is_directory(path):
-            raise InputError(f"{path}: --{name} is a directory. Name a file in it.")
-        place = files.real_path(path)
-        if place in taken:
-            raise InputError(f"{path}: --{name} is {taken[place]}. Choose another path.")
-        taken[place] = f"--{name} too"
-        files.check_writable(os.path.dirname(files.absolute(path)))
 
 
 _Pair = tuple[int, int]  # Ids of two pieces.

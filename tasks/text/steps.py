@@ -20,12 +20,23 @@ import json
 import os
 import secrets
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import keras_bert
 from keras_bert import files
 from keras_bert.errors import InputError
-from keras_bert.files import absolute, file_state, is_file, is_remote, list_directory, make_directory, remove_path
+from keras_bert.files import (
+    absolute,
+    check_writable,
+    file_state,
+    is_directory,
+    is_file,
+    is_remote,
+    list_directory,
+    make_directory,
+    real_path,
+    remove_path,
+)
 from keras_bert.tokenization.normalizer import UNICODE_VERSION
 from tasks.text.parallel import WorkerLostError, progress_bar
 
@@ -93,6 +104,21 @@ def create_whole(path: str) -> Iterator[str]:
 
 
 # === Scratch directories ===
+
+
+def check_outputs(outputs: Iterable[tuple[str, str]], inputs: Iterable[tuple[str, str]]) -> None:
+    """Refuses outputs that could not be written at the end, perhaps hours later, or would replace what is read.
+
+    Args:
+        outputs, inputs: pairs of a flag's name and a path.
+    """
+    taken = {real_path(path): name for name, path in inputs}
+    for name, path in outputs:
+        if not is_remote(path) and is_directory(path):
+            raise InputError(f"{path}: --{name} is a directory. Name a file in it.")
+        if (other := taken.setdefault(real_path(path), name)) != name:
+            raise InputError(f"{path}: --{name} is a file of --{other} too. Choose another path.")
+        check_writable(os.path.dirname(absolute(path)))
 
 
 def work_identity(paths: list[str], *settings: object) -> str:

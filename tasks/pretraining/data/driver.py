@@ -11,7 +11,6 @@ import time
 import numpy as np
 
 from keras_bert import files
-from keras_bert.errors import InputError
 from keras_bert.tokenization.python_tokenizer import PythonBertTokenizer
 from tasks.pretraining.data.corpus import check_documents, tokenize_block
 from tasks.pretraining.data.duplicates import find_duplicates
@@ -21,7 +20,7 @@ from tasks.pretraining.data.settings import DataSettings
 from tasks.pretraining.data.workspace import Workspace, fill_workspace
 from tasks.pretraining.data.writing import join_shard, write_block
 from tasks.text.blocks import block_bytes, count_bytes, spool_pipes, text_blocks
-from tasks.text.steps import run_step, scratch_directory, work_identity
+from tasks.text.steps import check_outputs, run_step, scratch_directory, work_identity
 
 
 def create(settings: DataSettings, prefix: str, output_files: list[str]) -> dict:
@@ -32,9 +31,8 @@ def create(settings: DataSettings, prefix: str, output_files: list[str]) -> dict
     """
     start = time.monotonic()
     prefix, paths = files.absolute(prefix), list(map(files.absolute, files.expand_files(settings.input_file)))
-    read = set(map(files.real_path, [*paths, settings.vocab_file]))
-    if taken := next((path for path in output_files if files.real_path(path) in read), None):
-        raise InputError(f"{taken}: --output_file is a file that is read, too. Choose another path.")
+    read = [("vocab_file", settings.vocab_file), *(("input_file", path) for path in paths)]
+    check_outputs([("output_file", path) for path in output_files], read)
     PythonBertTokenizer(settings.vocab_file, settings.do_lower_case)  # Its error names the user's file, not a copy.
     with files.open_file(settings.vocab_file) as file:
         vocabulary = file.read()

@@ -155,6 +155,7 @@ def test_a_checkpoint_without_pooler_has_no_pooled_output(preset, files, tmp_pat
         ({"layers": ["3"]}, ["--layers=3", "1 to 2"]),
         ({"output_file": "a.csv"}, ["a.csv", ".npz", ".parquet"]),
         ({"output_file": None}, ["--output_file", "--output_dir"]),
+        ({"output_dir": "texts.txt"}, ["texts.txt: cannot be created"]),
         ({"preset": None}, ["--preset"]),
         ({"preset": "no/such/preset"}, ["no/such/preset"]),
         ({"input_file": None}, ["--input_file"]),
@@ -182,6 +183,15 @@ def test_wrong_settings_are_refused(preset, files, tmp_path, monkeypatch, change
         extract_features(**settings)
     assert all(word in str(refused.value) for word in words), refused.value
     assert not os.listdir(tmp_path)
+
+
+def test_the_texts_are_not_replaced(preset, tmp_path):
+    (tmp_path / "a.jsonl").write_text("w1 w2\n")
+    settings = {"preset": preset, "layers": ["-1"], "max_seq_length": 16}
+    settings |= {"input_file": f"{tmp_path}/*", "output_file": f"{tmp_path}/a.jsonl"}
+    with pytest.raises(InputError, match="a.jsonl: --output_file is a file of --input_file too. Choose another path"):
+        extract_features(**settings)
+    assert (tmp_path / "a.jsonl").read_text() == "w1 w2\n"
 
 
 # === The command ===

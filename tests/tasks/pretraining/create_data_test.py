@@ -322,16 +322,16 @@ def test_long_sequences_are_counted_in_ranges(text, tmp_path):
     assert sum(bar["instances"] for bar in bars) == report["instances"]
 
 
-@pytest.mark.parametrize("name", ["text", "vocab_file"])
+@pytest.mark.parametrize("name", ["input_file", "vocab_file"])
 def test_a_file_that_is_read_is_not_replaced(tmp_path, name):
-    paths = {"text": tmp_path / "text.txt", "vocab_file": tmp_path / "vocab.txt"}
-    paths["text"].write_text("a b c\n")
+    paths = {"input_file": tmp_path / "text.txt", "vocab_file": tmp_path / "vocab.txt"}
+    paths["input_file"].write_text("a b c\n")
     paths["vocab_file"].write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c"]) + "\n")
     before = paths[name].read_bytes()
-    with pytest.raises(InputError, match=f"{paths[name].name}: --output_file is a file that is read, too"):
+    with pytest.raises(InputError, match=f"{paths[name].name}: --output_file is a file of --{name} too"):
         create_pretraining_data(
             DataSettings(
-                input_file=str(paths["text"]), vocab_file=str(paths["vocab_file"]), output_file=str(paths[name])
+                input_file=str(paths["input_file"]), vocab_file=str(paths["vocab_file"]), output_file=str(paths[name])
             )
         )
     assert paths[name].read_bytes() == before
