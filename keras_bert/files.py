@@ -340,7 +340,7 @@ def parsing(path: str, kind: str) -> Iterator[None]:
         raise InputError(f"{path}: not a whole {kind} ({first_line(error)}). Fetch it again.") from error
 
 
-def read_lines(path: str, most_bytes: int | None = None) -> Iterator[tuple[int, str]]:
+def read_lines(path: str, most_bytes: int | None = None, keep_ends: bool = False) -> Iterator[tuple[int, str]]:
     """Yields `(line number from 1, text without its line end)` of a UTF-8 file.
 
     Only a line feed ends a line (a carriage return before it is dropped): exotic line separators inside a
@@ -349,6 +349,7 @@ def read_lines(path: str, most_bytes: int | None = None) -> Iterator[tuple[int, 
     Args:
         path: of the file.
         most_bytes: as in `check_size`; None for a file of any size.
+        keep_ends: whether the text keeps its line end.
 
     Raises:
         InputError: the file cannot be opened, is larger, or a line is not valid UTF-8.
@@ -360,10 +361,10 @@ def read_lines(path: str, most_bytes: int | None = None) -> Iterator[tuple[int, 
     with file:
         if most_bytes is not None:
             check_size(path, most_bytes)
-        yield from decode_lines(path, file)
+        yield from decode_lines(path, file, keep_ends)
 
 
-def decode_lines(path: str, file: BinaryIO) -> Iterator[tuple[int, str]]:
+def decode_lines(path: str, file: BinaryIO, keep_ends: bool = False) -> Iterator[tuple[int, str]]:
     """Yields the same as `read_lines` for a file that is already open; `path` is for error messages."""
     for number, raw in enumerate(file, start=1):
         if number == 1:
@@ -379,7 +380,7 @@ def decode_lines(path: str, file: BinaryIO) -> Iterator[tuple[int, str]]:
                 f"{path}:{number}: not valid UTF-8 at byte {error.start} of the line (0x{raw[error.start]:02x}). "
                 f"Convert the file first, e.g. iconv -f {charset} -t UTF-8."
             ) from error
-        yield number, text.removesuffix("\n").removesuffix("\r")
+        yield number, text if keep_ends else text.removesuffix("\n").removesuffix("\r")
 
 
 # === Writing ===

@@ -123,7 +123,8 @@ class BertTextEmbedder(BertTask, keras_nlp.models.Task):
             queries: list of str, or str.
             passages: list of str, or an array or pandas Series of them.
             top_k: int, passages to list; fewer if there are fewer.
-            vectors: what `encode` returned for the passages, with their prompt; None: they are encoded.
+            vectors: what `encode` returned for the passages, with their prompt, as an array or lists; None: they are
+                encoded.
 
         Returns:
             A dict for each query, or for the one: `passages`, the nearest first; `scores`, their cosines; `indices`,
@@ -134,11 +135,12 @@ class BertTextEmbedder(BertTask, keras_nlp.models.Task):
         """
         of_query, of_passage = search_prompts(self.prompts or {})
         passages = np.array(passages, object).tolist()  # pandas would find its labels, not places.
-        vectors = self._directions(passages if vectors is None else vectors, of_passage)
-        if vectors.shape != (len(passages), self.output_shape[-1]) or not passages or top_k < 1:
+        vectors = self._directions(passages if vectors is None else np.asarray(vectors, np.float32), of_passage)
+        is_count = isinstance(top_k, int | np.integer) and top_k >= 1
+        if vectors.shape != (len(passages), self.output_shape[-1]) or not passages or not is_count:
             sizes = f"{len(passages)} passages, vectors of the shape {vectors.shape}, {top_k=}"
             raise ValueError(
-                "`passages`, as many `vectors`, and `top_k` must be at least 1. Received: "
+                "`passages`, as many `vectors`, and a whole `top_k` must be at least 1. Received: "
                 f"{sizes}. Expected vectors of {self.output_shape[-1]} numbers"
             )
         questions = np.atleast_2d(self._directions(queries, of_query))
@@ -152,7 +154,7 @@ class BertTextEmbedder(BertTask, keras_nlp.models.Task):
     def _directions(self, texts, prompt: str | None = None) -> np.ndarray:
         """Returns vectors of length 1, of texts or of vectors."""
         is_encoded = isinstance(texts, np.ndarray) and texts.dtype.kind == "f"
-        return unit(texts if is_encoded else self.encode(texts, prompt))
+        return unit(texts.astype(np.float32) if is_encoded else self.encode(texts, prompt))
 
     def default_loss(self):
         return keras.losses.MeanSquaredError(reduction="mean_with_sample_weight")

@@ -61,6 +61,8 @@ def read_table(path: str, text_columns: Sequence[str] | None, score_column: str 
         InputError: a column is missing, or holds numbers where no flag names the texts; no row is usable, or `bad_rows`
             refuses the file.
     """
+    if len(set(text_columns or ())) < len(text_columns or ()):
+        raise InputError(f"--text_columns={','.join(text_columns)}: names a column twice. Name each once.")
     file, chosen = open_rows(path), []
 
     def choose(columns: Sequence[str]) -> None:

@@ -9,7 +9,7 @@ import os
 import numpy as np
 
 import keras_bert
-from keras_bert.answers.rules import LONG_TEXTS, POOLED, QUERY_PROMPT, search_prompts, unit
+from keras_bert.answers.rules import LONG_TEXTS, PASSAGE_PROMPTS, POOLED, QUERY_PROMPT, search_prompts, unit
 from keras_bert.errors import InputError
 from keras_bert.files import atomic_path
 from keras_bert.presets.weights import read_settings
@@ -18,7 +18,7 @@ from tasks.fine_tuning import metrics, task
 from tasks.fine_tuning.data_check import Content
 from tasks.fine_tuning.encoding import encode_texts, lengths_before_cutting
 from tasks.fine_tuning.examples import Predictor
-from tasks.fine_tuning.model_files import load_reranker
+from tasks.fine_tuning.model_files import load_reranker, read_reranker
 from tasks.fine_tuning.settings import LongTextSettings
 from tasks.report.page import Score
 from tasks.settings import changeable, replaced, setting
@@ -77,6 +77,10 @@ class EmbedSettings(LongTextSettings):
         super().__post_init__()
         if self.embedding_dim is not None:
             self.check_dims(self.embedding_dim)
+        if self.relative_margin is not None and not self.num_negatives:
+            raise InputError(
+                f"--relative_margin={self.relative_margin:g} is for --num_negatives. Give both, or leave it out."
+            )
 
     def check_dims(self, size: int) -> None:
         """Checks `matryoshka_dims` against the size of an embedding.
@@ -133,12 +137,21 @@ class Embed(task.Task):
             return [task.Part(split, data.read_documents(path, settings.random_seed))]
         table = data.read_table(path, settings.text_columns, settings.score_column, bad_rows)
         if split == "dev":
-            check_matches(table)
+            self._check_evaluated(table)
         return [task.Part(split, table)]
 
     def groups(self, rows):
-        check_matches(rows)  # Rows that are held out are to be evaluated.
+        self._check_evaluated(rows)  # Rows that are held out are to be evaluated.
         return [texts[0] for texts in rows.texts]
+
+    def _check_evaluated(self, table):
+        check_matches(table)
+        if directory := self.settings.reranker_dir:
+            read_reranker(directory)
+            if table.scores is not None:
+                raise InputError(
+                    f"{table.path}: has scores, so that --reranker_dir has nothing to order. Leave it out."
+                )
 
     def content(self, rows):
         return Content(list(map(tuple, rows.texts)), rows.scores, lambda row: f"{rows.path}:{rows.lines[row]}")
@@ -174,7 +187,8 @@ class Embed(task.Task):
         names = search_prompts(prompts)
         query, passage = (prompts.get(name, "") for name in ([task.get("default_prompt")] * 2 if has_scores else names))
         flags = (self.settings.query_prompt, self.settings.passage_prompt)
-        named = zip((names[0] or QUERY_PROMPT, names[1] or "passage"), flags, strict=True)
+        passages = [name for name in PASSAGE_PROMPTS if name in prompts] or ["passage"]
+        named = [(names[0] or QUERY_PROMPT, flags[0]), *((name, flags[1]) for name in passages)]
         spec = EmbedSpec(
             sequence_length=self.settings.max_seq_length,
             query_prompt=query,

@@ -93,16 +93,27 @@ def load_reranker(directory: str) -> tuple:
         As `load_model`.
 
     Raises:
-        InputError: as `load_model`; or the model takes single texts, or has more labels, or any number of them.
+        InputError: as `load_model` and `read_reranker`.
     """
-    model, tokenizer, task = load_model(directory, "classification", "bert-classify")
-    if task["num_texts"] != 2 or model.output_shape[-1] > 2 or task.get("multi_label"):
+    read_reranker(directory)
+    return load_model(directory, "classification", "bert-classify")
+
+
+def read_reranker(directory: str) -> dict:
+    """Reads `task.json` of such a model.
+
+    Raises:
+        InputError: as `read_task`; or the model takes single texts, or has more labels, or any number of them.
+    """
+    task = read_task(directory, "bert-classify", "classification")
+    num_outputs = len(task.get("labels") or [None])
+    if task["num_texts"] != 2 or num_outputs > 2 or task.get("multi_label"):
         raise InputError(
             f"{directory}: expected a model of pairs of texts with a score or two labels, found one of "
-            f"{task['num_texts']} text(s) with {model.output_shape[-1]} outputs"
+            f"{task['num_texts']} text(s) with {num_outputs} outputs"
             f"{' (--multi_label)' if task.get('multi_label') else ''}. Train it by bert-classify on pairs."
         )
-    return model, tokenizer, task
+    return task
 
 
 def read_task(directory: str, command: str = "bert-classify", task_name: str | None = None) -> dict:

@@ -24,7 +24,10 @@ class ScoreWordsSettings(WordSettings):
     tag_column: int = changeable(-1, "Column of the number, from 0 (the token's); negative: from the end.")
 
     def read_file(self, path, bad_rows, needs_tags):
-        return check_numbers(super().read_file(path, bad_rows, needs_tags), bad_rows)
+        documents = check_numbers(super().read_file(path, bad_rows, needs_tags), bad_rows)
+        if needs_tags and np.isnan(numbers_of(documents.tags)).all():
+            raise InputError(f"{path}: no word has a number. Expected some to learn from or to be scored by.")
+        return documents
 
 
 class ScoreWords(WordTask):
@@ -38,8 +41,6 @@ class ScoreWords(WordTask):
     title = "Word scores"
 
     def make_spec(self, train):
-        if np.isnan(numbers_of(train.tags)).all():
-            raise InputError(f"{train.path}: no word has a number. Expected some to learn from.")
         return WordSpec(**self.settings.spec_values)
 
     def model_arguments(self, spec):

@@ -251,7 +251,8 @@ def _find_delimiter(path: str, columns: Sequence[str] | None) -> str:
 
 
 def _csv_rows(path: str, delimiter: str) -> Iterator[tuple[int, list | Broken]]:
-    reader = csv.reader((text + "\n" for _, text in read_lines(path)), delimiter=delimiter, strict=True)
+    lines = (text for _, text in read_lines(path, keep_ends=True))  # Those inside a text count as its characters.
+    reader = csv.reader(lines, delimiter=delimiter, strict=True)
     while True:
         line = reader.line_num + 1  # Where the row starts, since a quoted field may span lines.
         try:

@@ -201,13 +201,15 @@ def test_texts_become_vectors_cosines_and_the_nearest_passages():
     results = model.search(TEXTS[:2], [*TEXTS, *TEXTS], top_k=3, vectors=np.concatenate([vectors, vectors]))
     assert [row["indices"][:2] for row in results] == [[0, 5], [1, 6]] and results[1]["passages"][1] == TEXTS[1]
     hits = model.search(TEXTS[1], TEXTS, top_k=9)
+    wide = model.search(vectors[1].astype(np.float64), TEXTS, np.int64(9), vectors.tolist())
+    assert wide[0]["indices"] == hits["indices"]
     assert hits["indices"][0] == 1 and len(hits["scores"]) == len(TEXTS) and hits["scores"][0] == pytest.approx(1.0)
     for passages in (np.array(TEXTS), tuple(TEXTS)):
         hits = model.search(TEXTS[1], passages, top_k=1)
         assert (hits["passages"], hits["indices"]) == ([TEXTS[1]], [1]) and type(hits["passages"][0]) is str
-    wrongs = [{"passages": [], "vectors": vectors[:0]}, {"vectors": vectors[:2]}, {"top_k": 0}]
+    wrongs = [{"passages": [], "vectors": vectors[:0]}, {"vectors": vectors[:2]}, {"top_k": 0}, {"top_k": 2.5}]
     for wrong in [*wrongs, {"vectors": vectors[:, :3]}, {"passages": "one text"}]:
-        with pytest.raises(ValueError, match="`passages`, as many `vectors`, and `top_k` must be at least 1. Received"):
+        with pytest.raises(ValueError, match="`passages`, as many `vectors`, and a whole `top_k` must be at least 1"):
             model.search("a", **{"passages": TEXTS, **wrong})
 
 

@@ -14,12 +14,14 @@ import toy_words
 from bfloat16 import needs_bfloat16
 
 from keras_bert import BertBackbone, BertPreprocessor, BertTextClassifier, BertTextEmbedder, BertTokenizer
+from keras_bert.answers.rules import search_prompts
 from keras_bert.errors import InputError
 from tasks import flags
 from tasks.convert.run import ConversionSettings, convert
-from tasks.embed import retrieval, task
+from tasks.embed import data, retrieval, task
 from tasks.fine_tuning import session
 from tasks.fine_tuning.command import run_stages, run_task
+from tasks.fine_tuning.inputs import read_inputs
 from tasks.fine_tuning.model_files import save_model
 
 
@@ -183,6 +185,32 @@ def test_a_reranker_of_single_texts_or_of_any_number_of_labels_is_refused(tmp_pa
     save_model(str(tmp_path / "model"), model, BertTokenizer(toy_words.VOCABULARY), trained)
     with pytest.raises(InputError, match="a model of pairs of texts with a score or two labels, " + message):
         task.load_scorer(str(tmp_path / "model"), 32)
+
+
+def test_a_wrong_reranker_is_refused_before_the_training(tmp_path, files):
+    words = ["--do_train", "--do_eval", f"--dev_file={files['pairs']}", f"--reranker_dir={tmp_path}/no"]
+    with pytest.raises(InputError, match="no/task.json: no such file. Expected the model directory that bert-classify"):
+        read_inputs(task.Embed(flags.parse(task.EmbedSettings, [*flags_of(files, tmp_path, "pairs"), *words])))
+    write_reranker(tmp_path / "model", 1)
+    rows = data.Table("dev.csv", [2, 3], [["a", "b"], ["c", "d"]], [0.5, 1.0])
+    settings = task.EmbedSettings(output_dir="x", reranker_dir=str(tmp_path / "model"))
+    with pytest.raises(InputError, match="dev.csv: has scores, so that --reranker_dir has nothing to order"):
+        task.Embed(settings).groups(rows)
+    with pytest.raises(InputError, match="--relative_margin=0.1 is for --num_negatives. Give both, or leave it out"):
+        task.EmbedSettings(output_dir="x", relative_margin=0.1)
+
+
+def test_a_flag_replaces_each_prompt_of_passages(monkeypatch):
+    prompts = {"query": "w7 ", "document": "w8 ", "corpus": "w9 "}
+    monkeypatch.setattr(task, "read_settings", lambda preset: {"task": {"prompts": prompts}})
+
+    def spec_of(**given):
+        return task.Embed(task.EmbedSettings(output_dir="x", **given))._new_spec("preset", False)
+
+    assert (spec_of().prompts, spec_of().passage_prompt) == (prompts, "w8 ")
+    assert search_prompts(spec_of(passage_prompt="").prompts) == ("query", "")
+    given = spec_of(query_prompt="w5 ", passage_prompt="w6 ")
+    assert given.prompts == {"query": "w5 ", "document": "w6 ", "corpus": "w6 "} and given.passage_prompt == "w6 "
 
 
 @pytest.mark.usefixtures("eagerly")

@@ -379,6 +379,7 @@ def test_an_object_with_other_keys_than_the_first_is_a_bad_row(tmp_path):
         ("a,b,c,score\nx,y,z,1\n", {}, "similarity of two texts, but a row has 3: a, b, c"),
         ("a,b\nx,y\n", {"texts": ["q"]}, "no column 'q' in the header. Columns there: 'a', 'b'. Name the right ones"),
         ("a,b\nx,\n", {}, "column 'b' is empty"),
+        ("a,b\nx,y\n", {"texts": ["a", "a"]}, "--text_columns=a,a: names a column twice"),
         ("a plane,a jet,4.5\nx,y,3\n", {}, "a.csv:1: expected the names of the columns, found the number '4.5'"),
     ],
 )

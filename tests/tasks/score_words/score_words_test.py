@@ -97,7 +97,7 @@ def test_a_search_keeps_the_best(files, tmp_path):
         ("w1 nan\n", "dev.conll:1: expected a number"),
         ("w1 1_0\n", "found '1_0'. Write it in the digits 0 to 9"),
         ("w1 1e39\n", "dev.conll:1: expected a number"),
-        ("w1 _\n", "dev.conll: no word has a number to be scored by"),
+        ("w1 _\n", "dev.conll: no word has a number. Expected some"),
     ],
 )
 def test_what_is_no_number_is_named_by_its_line(run, tmp_path, text, message):

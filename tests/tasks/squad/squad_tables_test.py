@@ -73,6 +73,13 @@ def test_a_table_holds_what_json_does(tmp_path, suffix, place, with_answers):
     )  # Two rows before it have two lines.
 
 
+def test_a_line_end_inside_a_text_counts_as_it_is(tmp_path):
+    context = "one\r\ntwo\r\nthree four three"
+    row = {"question": "how many?", "context": context, "answer": "three", "answer_start": context.rindex("three")}
+    (question,) = read(write_table(tmp_path / "a.csv", [row]))[0]
+    assert question.context == context and question.answers == [("three", 21)]
+
+
 def test_json_lines_may_hold_answers_as_data_sets_of_hugging_face_do(tmp_path):
     rows = []
     for raw in (qa for paragraph in as_json(1)["data"][0]["paragraphs"] for qa in paragraph["qas"]):
