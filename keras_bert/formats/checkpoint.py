@@ -105,6 +105,7 @@ def check_heads_follow_encoder(checkpoint: Checkpoint, format_owner: str) -> Non
     Raises:
         InputError: there is such a head.
     """
+    check_output_activation(checkpoint, format_owner)
     if "classification" in checkpoint.heads and checkpoint.pooling is not None:
         raise InputError(
             f"{checkpoint.source}: its classification head reads pooled tokens (pooling={checkpoint.pooling!r}). In "
@@ -119,11 +120,29 @@ def check_heads_follow_encoder(checkpoint: Checkpoint, format_owner: str) -> Non
             )
 
 
+def check_output_activation(checkpoint: Checkpoint, format_owner: str) -> None:
+    """Refuses outputs that are not logits, unless they are the probabilities that the format's users make of those.
+
+    Raises:
+        InputError: the format has no place for such an activation.
+    """
+    task = checkpoint.settings.get("task", {})
+    bias = next((checkpoint.tensors[path] for path in _OUTPUT_BIASES if path in checkpoint.tensors), None)
+    probabilities = "sigmoid" if task.get("multi_label") else "softmax" if bias and bias.shape[0] > 1 else "linear"
+    activation = task.get("activation") or "linear"
+    if bias and activation not in ("linear", probabilities):
+        raise InputError(
+            f"{checkpoint.source}: its outputs have the activation {activation!r}. {format_owner} has no place for it. "
+            "Keep it in our format, keras."
+        )
+
+
 def wrong_shape(source: str, expected: Sequence[int], by: str, shape: Sequence[int], more: str = "") -> InputError:
     """Returns the error for a tensor `source` that has another shape than `by` says; `more` follows."""
     return InputError(f"{source}: expected shape {tuple(expected)} by {by}, found {tuple(shape)}{more}.")
 
 
+_OUTPUT_BIASES = ("classification/bias", "token_classification/bias")
 # The inputs and outputs of our layers, by the end of their path; of other layers both are `hidden_dim`.
 _SIZES = {
     "token_embedding": ("vocabulary_size", "hidden_dim"),

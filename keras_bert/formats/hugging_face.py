@@ -89,8 +89,9 @@ def open_checkpoint(path: str) -> Iterator[Checkpoint]:
         if bias is not None:
             tensors["masked_lm/output_bias"] = _after_check_of_ties(bias, weights, available)
         _warn_of_others(groups, weights, available)
-        has_classes = "classification/bias" in tensors or "token_classification/bias" in tensors
-        labels = _labels(place, settings) if has_classes else None
+        heads = ("classification/bias", "token_classification/bias")
+        count = next((tensors[path].shape[0] for path in heads if path in tensors), 0)
+        labels = _labels(place, settings, count) if count else None
         saved = read_settings(path)
         task = saved.get("task", {})
         if "embedding_activation" in task:
@@ -177,13 +178,16 @@ def _warn_of_others(groups: list[list[WeightSource]], weights: WeightFile, avail
         logging.warning(message, weights.path, len(unknown), listed(unknown))
 
 
-def _labels(path: str, settings: dict) -> list[str] | None:
-    """Returns the names of the classes in their order; None where they are only numbers."""
-    names = settings.get("id2label")
+def _labels(path: str, settings: dict, count: int) -> list[str] | None:
+    """Returns the names of `count` classes in their order; None where they are only numbers."""
+    file, names = os.path.join(path, CONFIG_FILE), settings.get("id2label")
+    if settings.get("problem_type") == "regression" and count > 1:
+        raise InputError(f"{file}: expected classes, or one number to predict, found a regression of {count} numbers.")
     if names is None:
         return None
-    file = os.path.join(path, CONFIG_FILE)
     if not isinstance(names, dict) or sorted(names) != sorted(map(str, range(len(names)))):
         raise InputError(f"{file}: expected id2label to name the classes 0, 1, ..., found {shown(names)}.")
     labels = [str(names[str(index)]) for index in range(len(names))]
+    if len(labels) != count or len(set(labels)) != count:
+        raise InputError(f"{file}: expected id2label to name {count} different classes, found {shown(names)}.")
     return None if all(re.fullmatch(r"LABEL_\d+", label) for label in labels) else labels

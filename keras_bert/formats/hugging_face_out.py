@@ -135,6 +135,8 @@ def _config(checkpoint: Checkpoint, architecture: str, vocabulary: list[str]) ->
     task = checkpoint.settings.get("task", {})
     if task.get("multi_label"):
         values["problem_type"] = "multi_label_classification"
+    elif "classification" in checkpoint.heads and checkpoint.tensors["classification/bias"].shape == (1,):
+        values["problem_type"] = "regression"  # Otherwise transformers' pipeline makes a probability of the number.
     return values | {name: task[name] for name in ("num_choices",) if name in task}
 
 

@@ -13,7 +13,7 @@ from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.files import read_object, read_optional_json
 from keras_bert.formats import keras_model, keras_preset
-from keras_bert.formats.checkpoint import Checkpoint
+from keras_bert.formats.checkpoint import Checkpoint, check_output_activation
 from keras_bert.formats.keras_h5 import check_whole
 from keras_bert.formats.keras_preset import read_tokenizer as read_tokenizer
 from keras_bert.formats.weight_names import KERAS_HUB, WeightSource, encoder_sources, head_sources
@@ -83,6 +83,7 @@ def write(path: str, checkpoint: Checkpoint, tokenizer: dict | None) -> None:
     Raises:
         InputError: KerasHub's backbone would compute something else.
     """
+    check_output_activation(checkpoint, "KerasHub")
     config = checkpoint.config
     for name, value in _FIXED.items():
         if getattr(config, name) != value:

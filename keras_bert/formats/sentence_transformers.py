@@ -8,6 +8,7 @@ several dense layers, are refused when an embedder is built, and cause a warning
 import os
 
 import numpy as np
+from absl import logging
 from safetensors.numpy import save_file
 
 from keras_bert.config import POOLINGS
@@ -61,6 +62,11 @@ def _arguments(path: str) -> dict:
     pooling_file = os.path.join(path, pooling, _CONFIG)
     arguments = {"pooling": _pooling(pooling_file), "normalize": normalize, **_prompts(path)}
     arguments["include_prompt"] = read_object(pooling_file).get("include_prompt") is not False
+    file = os.path.join(path, _PROMPTS_FILE)
+    similarity = read_object(file).get("similarity_fn_name") if os.path.isfile(file) else None
+    if similarity not in (None, "cosine") and not (normalize and similarity == "dot"):
+        message = "%s: its similarity_fn_name is %s; similarity and search compare by cosine here."
+        logging.log_first_n(logging.WARNING, message, 1, file, similarity)
     if dense is None:
         return arguments
     file = os.path.join(path, dense, _CONFIG)
@@ -171,7 +177,13 @@ def write(path: str, checkpoint: Checkpoint) -> None:
     configs = {"Pooling": {"word_embedding_dimension": inputs, **modes}}
     tensors = {name: part for source, name, part in checkpoint.foreign_tensors(head_sources(HUGGING_FACE, _HEAD))}
     if tensors:
-        activation = next(theirs for theirs, ours in _ACTIVATIONS.items() if ours == task["embedding_activation"])
+        theirs_by_ours = {ours: theirs for theirs, ours in _ACTIVATIONS.items()}
+        if (activation := theirs_by_ours.get(own := task["embedding_activation"])) is None:
+            expected = ", ".join(ours or "linear" for ours in theirs_by_ours)
+            raise InputError(
+                f"{checkpoint.source}: its dense layer has the activation {own!r}. sentence-transformers' may have one "
+                f"of {expected}. Keep it in our format, keras."
+            )
         sizes = {"in_features": inputs, "out_features": len(tensors["linear.bias"]), "bias": True}
         configs["Dense"] = {**sizes, "activation_function": f"torch.nn.modules.{activation}"}
     if task["normalize"]:

@@ -481,7 +481,8 @@ class LabeledTask(BertTask):
             return {"num_classes": None, "labels": None}
         num_classes = checkpoint.tensors[f"{cls.heads[0]}/kernel"].shape[-1]
         own = {"pooling": checkpoint.pooling} if cls.uses_pooler else {}
-        return {"num_classes": num_classes, "labels": checkpoint.labels if num_classes > 1 else None, **own}
+        has_labels = num_classes > 1 or checkpoint.settings.get("task", {}).get("multi_label")
+        return {"num_classes": num_classes, "labels": checkpoint.labels if has_labels else None, **own}
 
     @classmethod
     def _merge(cls, stored, given, source):

@@ -82,8 +82,12 @@ def convert(settings: ConversionSettings):
         if settings.to_format in ("google", "keras_hub"):
             own = {"labels": checkpoint.labels, **task}
             lost |= {name for name in ("labels", "multi_label", "normalize", "pooling", "prompts") if own.get(name)}
-            is_lost = settings.to_format == "google" or own.get("pooling")  # KerasHub's classifiers have such a length.
-            lost |= {"sequence_length"} if is_lost and (task.get("sequence_length") or positions) < positions else set()
+        # KerasHub's classifiers have such a length, and embedders of Hugging Face.
+        places = {"keras_hub": not task.get("pooling"), "hugging_face": checkpoint.is_embedder}
+        is_lost = (task.get("sequence_length") or positions) < positions and not places.get(settings.to_format)
+        lost |= {"sequence_length"} if is_lost else set()
+        has_strings = tokenizer is not None and tokenizer.get("special_tokens_in_strings")
+        lost |= {"special_tokens_in_strings"} if has_strings and settings.to_format != "keras_hub" else set()
         if lost and settings.to_format != "keras":
             logging.warning("%s has no place for its %s; keras has.", settings.to_format, ", ".join(sorted(lost)))
         with atomic_path(target) as temporary:

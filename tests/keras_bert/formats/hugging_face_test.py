@@ -144,6 +144,14 @@ def test_labels_come_in_the_order_of_their_numbers(tmp_path):
     copied(tmp_path, tmp_path / "more", config={"id2label": {"0": "a", "2": "b"}})
     with pytest.raises(InputError, match="config.json: expected id2label to name the classes 0, 1"):
         read_all(tmp_path / "more")
+    twice = {**dict(enumerate(names)), 10: names[0]}
+    for number, labels in enumerate((twice, {"0": "a", "1": "b"})):
+        copied(tmp_path, tmp_path / f"{number}", config={"id2label": labels})
+        with pytest.raises(InputError, match="config.json: expected id2label to name 11 different classes, found"):
+            read_all(tmp_path / f"{number}")
+    copied(tmp_path, tmp_path / "regression", config={"problem_type": "regression"})
+    with pytest.raises(InputError, match="config.json: expected classes, or one number .*, found a regression of 11"):
+        read_all(tmp_path / "regression")
 
 
 def test_an_unnamed_classifier_is_one_of_sequences(tmp_path):

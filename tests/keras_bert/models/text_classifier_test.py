@@ -292,6 +292,9 @@ def test_a_row_may_have_any_number_of_labels(preprocessor, tmp_path):
     assert sorted(answers[0]["labels"]) == ["cat", "dog"]
     model.save(tmp_path / "m.keras")
     model.save_to_preset(tmp_path / "preset")
+    single = BertTextClassifier(toy_tasks.backbone(), labels=["toxic"], multi_label=True, preprocessor=preprocessor)
+    single.save_to_preset(tmp_path / "single")
+    assert BertTextClassifier.from_preset(tmp_path / "single").labels == ["toxic"]
     for again in (keras.saving.load_model(tmp_path / "m.keras"), BertTextClassifier.from_preset(tmp_path / "preset")):
         assert again.multi_label and again.answer(texts) == answers
     shares.set_weights(model.get_weights())

@@ -267,6 +267,19 @@ def test_a_search_puts_prompts_before_queries_and_passages():
 
 
 @pytest.mark.oracle
+@pytest.mark.parametrize(("similarity", "differs"), [("cosine", False), ("dot", False), ("manhattan", True)])
+def test_another_similarity_than_the_cosine_is_named(theirs, tmp_path, monkeypatch, similarity, differs):
+    shutil.copytree(theirs, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "config_sentence_transformers.json").write_text(json.dumps({"similarity_fn_name": similarity}))
+    said = set()
+    monkeypatch.setattr("absl.logging.log_first_n", lambda level, text, n, *values: said.add(text % values))
+    keras_bert.BertTextEmbedder.from_preset(tmp_path)
+    file = tmp_path / "config_sentence_transformers.json"
+    told = f"{file}: its similarity_fn_name is {similarity}; similarity and search compare by cosine here."
+    assert said == ({told} if differs else set())
+
+
+@pytest.mark.oracle
 @pytest.mark.parametrize(
     "content, message",
     [('{"prompts": ["a"]}', "expected prompts to be texts by name"), ('{"default_prompt_name": "a"}', "found 'a'")],

@@ -25,6 +25,7 @@ from keras_bert.presets import weights
 from tasks.convert import proof as conversion_proof
 from tasks.convert import run as bert_convert
 from tasks.convert.run import TO_FORMATS, ConversionSettings
+from tasks.report.card import find_card
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"]
 
@@ -207,14 +208,37 @@ def test_what_makes_an_embedder_of_an_encoder_is_named_where_it_is_lost(tmp_path
     assert f"{to_format} has no place for its {lost}; keras has." in caplog.text
 
 
-@pytest.mark.parametrize("to_format", ["google", "keras_hub"])
+@pytest.mark.parametrize("to_format", ["google", "hugging_face", "keras_hub"])
+@pytest.mark.parametrize(("num_classes", "activation"), [(1, "sigmoid"), (3, "tanh")])
+def test_an_activation_of_the_output_is_not_dropped(tmp_path, to_format, num_classes, activation):
+    backbone = BertBackbone(len(PIECES), 1, 2, 8, 16, activation="gelu_tanh")
+    model = BertTextClassifier(backbone, num_classes, activation=activation, compile=False)
+    model.save_to_preset(str(tmp_path / "ours"))
+    with pytest.raises(InputError, match=f"its outputs have the activation '{activation}'. .* Keep it in our format"):
+        convert(str(tmp_path / "ours"), str(tmp_path / "out"), to_format=to_format, compare_with_peers=False)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_dense_layer_that_sentence_transformers_lacks_is_refused(tmp_path):
+    backbone = BertBackbone(len(PIECES), 1, 2, 8, 16)
+    preprocessor = BertPreprocessor(BertTokenizer(PIECES), 16)
+    own = {"embedding_dim": 4, "embedding_activation": "swish"}
+    BertTextEmbedder(backbone, preprocessor, **own, compile=False).save_to_preset(str(tmp_path / "ours"))
+    with pytest.raises(InputError, match="dense layer has the activation '(swish|silu)'. .* one of linear, tanh, relu"):
+        convert(str(tmp_path / "ours"), str(tmp_path / "out"), to_format="hugging_face", compare_with_peers=False)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("to_format", ["google", "hugging_face", "keras_hub"])
 def test_the_length_of_a_classifier_is_kept_or_named(tmp_path, to_format, caplog):
     backbone = BertBackbone(len(PIECES), 1, 2, 8, 16, activation="gelu_tanh")
-    model = BertTextClassifier(backbone, 2, BertPreprocessor(BertTokenizer(PIECES), 16), compile=False)
+    tokenizer = BertTokenizer(PIECES, special_tokens_in_strings=True)
+    model = BertTextClassifier(backbone, 2, BertPreprocessor(tokenizer, 16), compile=False)
     model.save_to_preset(str(tmp_path / "ours"))
     convert(str(tmp_path / "ours"), str(tmp_path / "out"), to_format=to_format, compare_with_peers=False)
-    if to_format == "google":
-        assert "google has no place for its sequence_length; keras has." in caplog.text
+    if to_format != "keras_hub":
+        lost = "sequence_length, special_tokens_in_strings"
+        assert f"{to_format} has no place for its {lost}; keras has." in caplog.text
     else:
         assert "has no place for" not in caplog.text
         assert BertTextClassifier.from_preset(str(tmp_path / "out")).preprocessor.sequence_length == 16
@@ -306,7 +330,7 @@ def test_the_model_card_comes_along(tmp_path):
     (run / "README.md").write_text("---\nlibrary_name: keras\n---\n\n# A run\n")
     (run / "metrics.json").write_text("{}")
     convert(str(run / "preset"), str(target), to_format="hugging_face", compare_with_peers=False)
-    assert (target / "README.md").read_text() == "---\nlibrary_name: transformers\n---\n\n# A run\n"
+    assert find_card(str(target)) == "---\nlibrary_name: transformers\n---\n\n# A run\n"
 
 
 def test_every_format_that_is_offered_can_be_written():
