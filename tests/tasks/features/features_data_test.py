@@ -57,7 +57,7 @@ def test_an_empty_line_is_refused_or_left_out_but_counts(tmp_path):
     assert [row.index for row in data.read_texts([path], None)] == [0, 2]
     paths = [write(tmp_path / "a.conll", "a X\nb X\n\nc\n\nd X\n"), write(tmp_path / "b.conll", "e\n\nf X\n\ng X\n")]
     settings = FeatureSettings(input_file=",".join(paths), input_format="conll", bad_rows="skip")
-    assert [row.index for row in _read(settings, BadRows("skip"))[0]] == [0, 2, 4, 5]
+    assert [row.index for row in _read(settings, str(tmp_path / "out.npz"), BadRows("skip"))[0]] == [0, 2, 4, 5]
 
 
 def test_no_texts_at_all_are_refused(tmp_path):
