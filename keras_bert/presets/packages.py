@@ -47,7 +47,8 @@ def find_package(preset: str) -> str | None:
     directory = next(filter(is_directory, directories), None)
     if directory is None:
         where = directories[0] if directories else spec.origin
-        raise InputError(f"{preset}: the installed package {package} has no folder {where}. Install the package again.")
+        cure = "Install it again, or name another package."
+        raise InputError(f"{preset}: the installed package {package} has no folder {where}. {cure}")
     return directory
 
 

@@ -209,6 +209,7 @@ class Session:
         trained |= {"train_resumed_at": self._resumed_at} if seconds and self._resumed_at else {}
         self.results = earlier if is_kept else trained
         of_training = {**task.describe(train.rows, encoded, self.inputs.spec), "train_steps": num_steps}
+        of_training["train_data"] = self._data(train)._asdict()
         self.results |= {**of_training, **self._few_labels, **(self.inputs.look.figures if self.inputs.look else {})}
         for part in self.inputs.of("validation"):
             answers = self._answer(part)
@@ -402,11 +403,9 @@ class Session:
             self._write_card(report)
 
     def _write_card(self, report: Report) -> None:
-        encoder, data = find_backbone(self.trained.model), []
-        for part in self.inputs.parts:
-            lengths, path = report.lengths[part.title], part.rows.path
-            longest, num_cut = int(lengths.max(initial=0)), int(np.count_nonzero(lengths > report.max_length))
-            data.append(Data(split=part.split, path=path, rows=len(lengths), longest=longest, num_cut=num_cut))
+        encoder, data = find_backbone(self.trained.model), [self._data(part) for part in self.inputs.parts]
+        if not self.inputs.of("train") and "train_data" in self.results:
+            data.insert(0, Data(**self.results["train_data"]))
         card = Card(
             report=report,
             task="regression" if getattr(self.trained.spec, "is_regression", False) else self.task.name,
@@ -418,6 +417,11 @@ class Session:
             scores=list(self.results.get("intervals", ())),
         )
         write_card(self.output_dir, card)
+
+    def _data(self, part: Part) -> Data:
+        lengths = self._encode(part).lengths
+        num_cut = int(np.count_nonzero(lengths > self.trained.spec.sequence_length))
+        return Data(part.split, part.rows.path, len(lengths), int(lengths.max(initial=0)), num_cut)
 
     def _notes(self) -> list[str]:
         notes, bad_rows = list(self.task.notes(self.trained.spec)), self.inputs.bad_rows

@@ -85,10 +85,14 @@ def test_metrics_have_one_shape(trained):
 
 def test_the_card_says_what_the_run_knows(trained):
     _, directory, results, _ = trained
-    card = check_card(directory / "run", command=results["train_command"], bad="1 bad ")
+    rows = _files_of_card(directory, results, bad="1 bad ")
     assert "--do_train" in results["train_command"] and "--output_dir" not in results["train_command"]
-    rows = re.findall(r"^\| (train|dev) \| `(.+)` \| (\d+) \| (\d+) \| (\d+) \|$", card.text, re.MULTILINE)
     assert [row[0] for row in rows] == ["train", "dev"] and all(int(row[2]) >= int(row[4]) for row in rows)
+
+
+def _files_of_card(directory, results, **expected):
+    card = check_card(directory / "run", command=results["train_command"], **expected)
+    return re.findall(r"^\| (train|dev) \| `(.+)` \| (\d+) \| (\d+) \| (\d+) \|$", card.text, re.MULTILINE)
 
 
 def test_the_saved_model_is_a_preset(trained):
@@ -123,10 +127,12 @@ def test_predictions_alone_keep_scores_and_report(trained):
 @pytest.mark.slow(keep=["tagging"])
 def test_an_evaluation_anew_replaces_its_scores_only(trained):
     entry, directory, results, _ = trained
+    files = _files_of_card(directory, results)
     again = entry(output_dir=str(directory / "run"), data_dir=str(directory), do_eval=True)
     same = {name for name in results if name not in ("eval_seconds", "skipped_rows", "loss", "test_predictions")}
     assert {name: again[name] for name in same} == {name: results[name] for name in same}
     assert again["loss"] == pytest.approx(results["loss"], rel=1e-4)
+    assert _files_of_card(directory, results) == files
 
 
 def test_without_a_model_or_a_preset_the_command_is_named(trained, tmp_path):
