@@ -28,12 +28,12 @@ _PRESET_TASKS = ("fill_mask", "embeddings", "sentence_embedding", "search")
 class ExportSettings(Settings):
     """Settings of bert-export, which are its flags."""
 
-    model_dir: str | None = setting(None, "The model directory that a task's command wrote (its output_dir/model).")
+    model_dir: str | None = setting(None, "Model that a task's command trained: the folder model in its --output_dir.")
     preset: str | None = setting(
-        None, "Preset in place of --model_dir, such as what save_to_preset wrote, with a fine-tuned head or a --task."
+        None, "Preset in place of --model_dir, e.g. of save_to_preset, with a fine-tuned head or with --task."
     )
-    task: str | None = setting(None, "The task of a preset. A trained model has its own.", choices=_PRESET_TASKS)
-    export_dir: str = setting(dataclasses.MISSING, "Base path of the served model; its versions are numbered folders.")
+    task: str | None = setting(None, "Task to serve a preset for, if it has no fine-tuned head.", choices=_PRESET_TASKS)
+    export_dir: str = setting(dataclasses.MISSING, "Base path of the model; its versions are numbered folders.")
     version: int | None = setting(
         None, "Number of the version. Default: one more than the highest.", at_least=0, at_most=base_path.MAX_VERSION
     )
@@ -41,42 +41,42 @@ class ExportSettings(Settings):
         None, "Longest sequence in tokens. Default: the model's; for a preset, its maximum length.", at_least=3
     )
     layer: int | None = setting(
-        None, "Embeddings: encoder layer, 1 (lowest) upwards or -1 (last, default) downwards.", subject="answers"
+        None, "Embeddings: encoder layer, from 1 (lowest) or from -1 (last). Default: -1.", subject="answers"
     )
     top_k: int | None = setting(
-        None, "Tokens named for each mask (default: 5), or passages found by a search (default: 10).", at_least=1
+        None, "Number of tokens per mask (default: 5), or of passages per question (default: 10).", at_least=1
     )
-    passages: str | None = setting(None, "Search: the text that is searched, a passage per line.")
+    passages: str | None = setting(None, "Search: file with the passages to search, one per line.")
     passages_dtype: str | None = setting(
         None,
-        "Search: type of the passages' vectors (default: float32); int8 takes a quarter, and prints what it loses.",
+        "Search: type of the passages' vectors (default: float32); int8 takes a quarter, and prints its cost.",
         choices=("float32", "int8"),
     )
     reranker_dir: str | None = setting(
         None,
-        "Search: a model of bert-classify on pairs (scores, or two labels, the second of a match) that orders the "
-        "--top_k passages found.",
+        "Search: a model of bert-classify on pairs that orders the --top_k passages found. It has scores, or two "
+        "labels, the second of which means a match.",
     )
-    n_best_size: int | None = setting(None, "Question answering: answers listed. Default: the model's.", at_least=1)
+    n_best_size: int | None = setting(None, "Question answering: answers to list. Default: the model's.", at_least=1)
     max_answer_length: int | None = setting(
         None, "Question answering: longest answer in tokens. Default: the model's.", at_least=1
     )
     null_score_diff_threshold: float | None = setting(
         None,
-        "Question answering: gives no answer if its score leads the best answer's by more than this. Default: the "
-        "model's.",
+        "Question answering: give no answer if the score of 'no answer' exceeds the best answer's by more than this. "
+        "Default: the model's.",
     )
     doc_stride: int | None = setting(
-        None, "Long texts: tokens from the start of one window to that of the next. Default: the model's.", at_least=1
+        None, "Long texts: tokens from the start of a window to that of the next. Default: the model's.", at_least=1
     )
     max_tokens: int | None = setting(
         None,
-        "Long texts: tokens that are read of a text. Default: 8 times the longest sequence, 8192 with --long_text.",
+        "Long texts: maximum number of tokens to read. Default: 8 times the longest sequence, 8192 with --long_text.",
         at_least=1,
     )
     with_cc: str = setting(
         "auto",
-        "Verify with a C++ program, too: if there is g++, always, or never.",
+        "Verify with a C++ program, too. auto: if g++ is installed; on: always; off: never.",
         choices=("auto", "on", "off"),
         subject="targets",
     )
@@ -90,13 +90,13 @@ class ExportSettings(Settings):
     )
     int8: bool = setting(
         False,
-        "Find the products that may be 8 bits in bert-serve --precision=int8, on the rows that the training held out, "
-        "and measure it.",
+        "Find the matrix products that bert-serve --precision=int8 may compute in 8 bits, and measure their cost on "
+        "the rows that the training held out.",
         needs={True: "onnx"}.get,
     )
     int8_tolerance: float = setting(
         _TOLERANCE,
-        "Points of the task's metric that 8 bits may cost; twice as many percent of the labels may change.",
+        "Points of the task's metric that 8 bits may cost. The labels that change may be twice as many percent.",
         at_least=0.0,
     )
     bfloat16: bool = setting(

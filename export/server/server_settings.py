@@ -18,75 +18,74 @@ class ServerSettings(Settings):
 
     model_base_path: str | None = setting(None, "Directory with the numbered versions that bert-export wrote.")
     model_name: str = setting("default", "The model's name in requests.")
-    model_config_file: str | None = setting(None, "TensorFlow Serving's ModelServerConfig: models, versions, labels.")
+    model_config_file: str | None = setting(None, "File of a ModelServerConfig: models, versions, labels.")
     host: str = setting("127.0.0.1", "Address to listen on. The default is reachable from this machine only.")
-    rest_api_port: int = setting(8501, "Port of REST and the page; 0 takes a free one.", at_least=0, at_most=65535)
-    port: int = setting(8500, "Port of gRPC; 0 takes a free one, -1 switches gRPC off.", at_least=-1, at_most=65535)
+    rest_api_port: int = setting(8501, "Port of REST and of the page; 0: any free port.", at_least=0, at_most=65535)
+    port: int = setting(8500, "Port of gRPC; 0: any free port, -1: no gRPC.", at_least=-1, at_most=65535)
     runtime: str = setting(
         "auto",
-        "What computes the encoders. auto: ONNX Runtime (extra: onnx) where a single sequence is to be read, else "
-        "TensorFlow.",
+        "Runtime of the encoders. auto: ONNX Runtime (extra: onnx) for a single sequence, TensorFlow for more.",
         choices=("auto", "tensorflow", "onnxruntime"),
         needs={"onnxruntime": "onnx"}.get,
     )
     precision: str = setting(
         "auto",
-        "Type of the encoders' products. int8: by ONNX Runtime, where bert-export --int8 measured what that costs; "
-        "bfloat16: the versions that bert-export --bfloat16 wrote; auto: as exported.",
+        "Type of the encoders' matrix products. int8: in ONNX Runtime, for versions of bert-export --int8; bfloat16: "
+        "for versions of bert-export --bfloat16; auto: as exported.",
         choices=("auto", "float32", "bfloat16", "int8"),
         needs={"int8": "onnx"}.get,
     )
     enable_batching: bool = setting(False, "Join requests that wait at the same time into batches.")
     model_config_file_poll_wait_seconds: float = setting(
-        0.0, "How often to look for changes in --model_config_file; 0: never.", at_least=0.0, subject="models"
+        0.0, "Seconds between checks of --model_config_file for changes; 0: never.", at_least=0.0, subject="models"
     )
-    file_system_poll_wait_seconds: float = setting(1.0, "How often to look for new versions; 0: never.", at_least=0.0)
+    file_system_poll_wait_seconds: float = setting(1.0, "Seconds between checks for versions; 0: never.", at_least=0.0)
     allow_version_labels_for_unavailable_models: bool = setting(
-        False, "Take labels of versions that are not loaded yet, such as those of the first configuration."
+        False, "Allow labels of versions that are not loaded yet, such as those of the first configuration."
     )
     saved_model_tags: list[str] = setting(["serve"], "Tags of the graph to load from a SavedModel.")
-    enable_model_warmup: bool = setting(True, "Replay the warm-up requests that a version brings along.")
-    num_request_iterations_for_warmup: int = setting(1, "How often to replay each of them.", at_least=1)
+    enable_model_warmup: bool = setting(True, "Replay the warm-up requests of a version before it serves.")
+    num_request_iterations_for_warmup: int = setting(1, "Number of times to replay each warm-up request.", at_least=1)
     allow_reload_config: bool = setting(False, "Let gRPC clients change which directories are served.")
     allowed_hosts: list[str] = setting(
         [],
-        "Further names by which clients may call a server that listens on this machine only; * allows all.",
+        "Further host names that requests may use if the server listens on this machine only; * allows all.",
         subject="access",
     )
     api_key: str | None = setting(
         None,
-        "File with a key in each line, or env:NAME for an environment variable with them. Clients must send one as "
-        "'Authorization: Bearer KEY'.",
+        "File with a key in each line, or env:NAME for an environment variable with the keys. Clients must send one "
+        "as 'Authorization: Bearer KEY'.",
     )
-    grpc_socket_path: str | None = setting(None, "Unix socket on which to serve gRPC, too.")
+    grpc_socket_path: str | None = setting(None, "Unix socket to serve gRPC on, in addition to --port.")
     grpc_channel_arguments: list[str] = setting(
         [], "Arguments of the gRPC server, such as grpc.max_connection_age_ms=2000."
     )
-    ssl_config_file: str | None = setting(None, "TensorFlow Serving's SSLConfig: key and certificates for gRPC.")
+    ssl_config_file: str | None = setting(None, "File of an SSLConfig: key and certificates for gRPC.")
     enable_grpc_healthcheck_service: bool = setting(False, "Serve gRPC's health checks.")
     enable_serialization_as_tensor_content: bool = setting(
-        False, "Write gRPC's answers into tensor_content, which is faster, instead of into typed fields."
+        False, "Write gRPC answers into tensor_content instead of typed fields, which is faster."
     )
     rest_api_enable_cors_support: bool = setting(False, "Let web pages of any origin read the answers.")
     monitoring_config_file: str | None = setting(
-        None, "TensorFlow Serving's MonitoringConfig: whether and where to serve metrics. Default: /metrics, too."
+        None, "File of a MonitoringConfig: whether and where to serve metrics. Default: at /metrics, too."
     )
     rest_api_timeout_in_ms: int = setting(
         30_000,
-        "Time for a REST request to arrive, to be computed, to be read, and for a connection to idle.",
+        "Milliseconds for a REST request to arrive, to be computed, to be answered, and for a connection to idle.",
         at_least=1,
         subject="limits",
     )
-    max_request_megabytes: int = setting(16, "Longest request body; longer ones are refused.", at_least=1)
+    max_request_megabytes: int = setting(16, "Largest request body in MB; larger ones are refused.", at_least=1)
     max_request_rows: int = setting(1000, "Most rows (instances, examples) of a request.", at_least=1)
-    max_concurrent_requests: int = setting(256, "Requests in progress; further ones are refused.", at_least=1)
-    max_connections: int = setting(1024, "Open REST connections; further ones are refused.", at_least=1)
-    tensorflow_session_parallelism: int = setting(0, "Sets both flags for operations.", at_least=0, subject="devices")
-    tensorflow_intra_op_parallelism: int = setting(0, "Threads of one operation; 0: one a core.", at_least=0)
-    tensorflow_inter_op_parallelism: int = setting(0, "Operations that run at once; 0: one a core.", at_least=0)
-    batching_parameters_file: str | None = setting(None, "TensorFlow Serving's parameters for --enable_batching.")
+    max_concurrent_requests: int = setting(256, "Most requests in progress; further ones are refused.", at_least=1)
+    max_connections: int = setting(1024, "Most open REST connections; further ones are refused.", at_least=1)
+    tensorflow_session_parallelism: int = setting(0, "Sets both op parallelism flags.", at_least=0, subject="devices")
+    tensorflow_intra_op_parallelism: int = setting(0, "Threads of one operation; 0: one per core.", at_least=0)
+    tensorflow_inter_op_parallelism: int = setting(0, "Operations that run at once; 0: one per core.", at_least=0)
+    batching_parameters_file: str | None = setting(None, "File of BatchingParameters for --enable_batching.")
     enable_per_model_batching_parameters: bool = setting(
-        False, "Use each version's own batching_params.pbtxt instead; versions without one are not batched."
+        False, "Batch with the batching_params.pbtxt of each version; versions without one are not batched."
     )
 
     def __post_init__(self):

@@ -24,13 +24,13 @@ class ClassifySettings(LongTextSettings, rare_labels.RareLabelSettings):
     text_column: str | None = changeable(None, "Column with the text; default: the task's, or else recognized.")
     label_column: str | None = changeable(
         None,
-        "Column with the label or score, or with several labels; or columns of 0 and 1, commas between, each named as "
-        "its label. Default: the task's, or else recognized.",
+        "Column with the label, the labels or the score; or several columns of 0 and 1, separated by commas, each with "
+        "its label as its name. Default: the task's, or else recognized.",
     )
     task_name: str = changeable(
         "table",
-        "A GLUE task, also in GLUE's spelling, such as SST-2; mnli-m and mnli-mm: MNLI with one of its dev sets. "
-        "Or table: any TSV, CSV, Excel, JSON Lines or Parquet file with named columns.",
+        "table: any TSV, CSV, Excel, JSON Lines or Parquet file with named columns; or a GLUE task, also in GLUE's "
+        "spelling, such as SST-2. mnli-m and mnli-mm: MNLI with one of its dev sets.",
         choices=tuple(sorted(TASKS)),
         any_spelling=True,
         subject="data",
@@ -48,34 +48,34 @@ class ClassifySettings(LongTextSettings, rare_labels.RareLabelSettings):
     )
     multi_label: bool | None = changeable(
         None,
-        "A row has any number of labels, none too. Default: recognized where cells hold JSON lists, or several label "
-        "columns are named.",
+        "A row may have any number of labels, or none. Default: true if cells hold JSON lists, or --label_column names "
+        "several columns.",
     )
     label_separator: str | None = changeable(
-        None, f"What stands between two labels in a cell; default: one of {' '.join(columns.SEPARATORS)}, recognized."
+        None, f"Separator of the labels in a cell; default: the one of {' '.join(columns.SEPARATORS)} that occurs."
     )
     regression: bool = changeable(False, "The label column holds numbers to predict, such as ratings.")
-    data_dir: str | None = changeable(None, "Directory with GLUE's files, or tables train, dev and test.")
+    data_dir: str | None = changeable(None, "Directory with GLUE's files, or with tables named train, dev and test.")
     few_labels: str | None = setting(
         None,
-        "How to train on single texts with few rows a label. frozen: a logistic regression on the preset's embeddings; "
-        "contrastive: that, then all weights from its head, which also learn to draw the rows of a label together; "
-        "names: no rows, the label of --labels whose name is nearest; off: plain fine-tuning; auto: contrastive, if "
-        "there are rows enough and it is not worse than frozen on some of them. Default: auto for "
-        f"tables with fewer than {FEW_ROWS} rows a label, unless flags say how to fine-tune; else off.",
+        "How to train on single texts with few rows per label. frozen: a logistic regression on the preset's "
+        "embeddings; contrastive: then also all weights, starting from this head, with a contrastive loss; names: no "
+        "training, the answer is the label of --labels whose name is nearest; off: plain fine-tuning; auto: "
+        "contrastive, or frozen with very few rows, or whichever is better on held-out rows. Default: auto for tables "
+        f"with fewer than {FEW_ROWS} rows per label, unless flags say how to fine-tune; else off.",
         choices=("auto", "frozen", "contrastive", "names", "off"),
         subject="training",
     )
     find_wrong_labels: bool | None = changeable(
         None,
-        "List training rows whose label is likely wrong in doubtful_labels.tsv, by a logistic regression on the "
-        "preset's embeddings, cross-validated. Default: where --few_labels does that anyway.",
+        "List training rows whose label is likely wrong in doubtful_labels.tsv, by a cross-validated logistic "
+        "regression on the preset's embeddings. Default: true if --few_labels fits this regression anyway.",
     )
     precision: float | None = changeable(
         None,
-        "Give a label only where the answers given have this share of right ones on the held-out rows, and else the "
-        f"label {NO_LABEL}, in predictions and where the model is served. --do_eval chooses the least "
-        "confidence anew. Default: every row gets a label; without --do_train, as the model was trained.",
+        "Share of the given answers that should be right. Below the confidence that gives this share on the held-out "
+        f"rows, the label is {NO_LABEL}, in predictions and in the served model. --do_eval chooses the confidence "
+        "anew. Default: every row gets a label; without --do_train, as in the model's training.",
         above=0.0,
         at_most=1.0,
         subject="answers",

@@ -36,8 +36,8 @@ class ConversionSettings(Settings):
         choices=tuple(TO_FORMATS),
     )
     do_lower_case: bool | None = setting(None, "Whether the vocabulary is lowercase, if --from does not say.")
-    tolerance: float = setting(2e-5, "Largest absolute difference of an output.", at_least=0.0)
-    compare_with_peers: bool = setting(True, "Also run the formats' own libraries, if they are installed.")
+    tolerance: float = setting(2e-5, "Largest allowed absolute difference of an output.", at_least=0.0)
+    compare_with_peers: bool = setting(True, "Also compare with the formats' own libraries, if they are installed.")
 
 
 def main(settings: ConversionSettings) -> None:

@@ -33,7 +33,7 @@ class StudentSettings(Settings):
     """Settings of a student, in addition to those of its task."""
 
     teacher: str = changeable(
-        dataclasses.MISSING, "The model to learn from: the output directory of a fine-tuning, or its model/."
+        dataclasses.MISSING, "Model to learn from: the output directory of a fine-tuning, or its model/."
     )
     preset: str | None = replaced(
         StartSettings,
@@ -44,21 +44,21 @@ class StudentSettings(Settings):
     )
     student_layers: list[int] | None = setting(
         None,
-        "Layers to start from, counted from 1: those of --student_preset, else of the teacher. 3,6 makes two of six.",
+        "Layers to start from, counted from 1, of --student_preset or else of the teacher; 3,6 gives a student of two.",
         at_least=1,
     )
     unlabelled_file: str | None = changeable(
-        None, "More rows to learn from, in the form of --test_file. Their labels are not read, only the teacher's."
+        None, "More rows to learn from, in the form of --test_file. The teacher's answers replace their labels."
     )
     teacher_temperature: float = setting(  # A trained classifier has a `temperature`, too.
         2.0,
-        "Divides the logits of both before they are compared: above 1, the teacher's small probabilities count more.",
+        "Divisor of the logits of teacher and student in the loss: above 1, small probabilities count more.",
         flag="temperature",
         above=0.0,
         subject="training",
     )
     label_weight: float = setting(
-        0.5, "Share of the labels' own loss in the total; the rest is the teacher's.", at_least=0.0, at_most=1.0
+        0.5, "Weight of the labels' own loss; the teacher's loss has the rest.", at_least=0.0, at_most=1.0
     )
 
     @classmethod

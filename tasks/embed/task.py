@@ -40,21 +40,21 @@ class EmbedSettings(LongTextSettings):
     )
     pooling: str | None = setting(
         None,
-        "Vector of a text: the mean of its tokens, [CLS], or the maximum; default: the preset's, else mean.",
+        "How to pool the tokens of a text: mean, cls ([CLS]) or max; default: the preset's, else mean.",
         choices=("mean", "cls", "max"),
         subject="model",
     )
     embedding_dim: int | None = setting(
-        None, "Components of an embedding, by a linear layer; default: the encoder's width.", at_least=1
+        None, "Size of an embedding, by a linear layer; default: the encoder's width.", at_least=1
     )
     query_prompt: str | None = changeable(
         None,
-        "Text before the first text of each row; default: as the model was trained, or the preset's prompt of that "
-        "kind; its default prompt in rows with scores.",
+        "Prompt to put before the first text of each row; default: that of the model's training, or else the preset's "
+        "prompt for queries, or its default prompt for rows with scores.",
     )
-    passage_prompt: str | None = changeable(None, "Text before the other texts of each row; default: likewise.")
+    passage_prompt: str | None = changeable(None, "Prompt before the other texts of each row; default: likewise.")
     matryoshka_dims: list[int] = setting(
-        [], "Sizes of prefixes to train as embeddings, besides the whole embedding.", at_least=1
+        [], "Numbers of leading components to train as embeddings, too, such as 128,32.", at_least=1
     )
     num_negatives: int = setting(
         0,
@@ -63,14 +63,14 @@ class EmbedSettings(LongTextSettings):
         at_least=0,
     )
     relative_margin: float | None = setting(
-        None, "Mine only negatives whose cosine is below the match's by this share of it, such as 0.05.", at_least=0.0
+        None, "Use only negatives whose cosine is below the match's by this share of it, such as 0.05.", at_least=0.0
     )
     reranker_dir: str | None = changeable(
         None,
-        "Evaluation: a model of bert-classify on pairs (scores, or two labels, the second of a match) that re-orders "
-        "the first passages found.",
+        "Evaluation: a model of bert-classify on pairs that re-orders the first passages found. It has scores, or two "
+        "labels, the second of which means a match.",
     )
-    rerank_top_k: int = changeable(100, "Passages of a question that --reranker_dir re-orders.", at_least=1)
+    rerank_top_k: int = changeable(100, "Passages per question that --reranker_dir re-orders.", at_least=1)
     learning_rate: float | list[float] = replaced(LongTextSettings, "learning_rate", 5e-5, help="Peak learning rate.")
 
     def __post_init__(self):

@@ -21,18 +21,18 @@ class TrainingSettings(Settings):
     optimizer: str = setting(
         "bert-2018",
         "bert-2018: Adam with decoupled weight decay and no bias correction; adamw: with bias correction; lamb: for "
-        "batches of thousands.",
+        "batches of thousands of examples.",
         choices=OPTIMIZERS[:-1],  # Muon is for pre-training alone.
         subject="training",
     )
     layer_decay: float = setting(
-        1.0, "Factor of the learning rate from each encoder layer to the one below.", above=0.0, at_most=1.0
+        1.0, "Learning rate of a layer, as a multiple of that of the layer above.", above=0.0, at_most=1.0
     )
-    gradient_accumulation_steps: int = setting(1, "Micro-batches per batch, to save memory.", at_least=1)
+    gradient_accumulation_steps: int = setting(1, "Parts of a batch to compute one by one, to save memory.", at_least=1)
     save_checkpoints_steps: int = changeable(1000, "Training steps between checkpoints.", at_least=1)
     random_seed: int = setting(12345, "Seed of data order, initial weights and dropout.", at_least=0, at_most=2**32 - 1)
     spike_factor: float = changeable(
-        0.0, "Stop if the loss exceeds this multiple of its median; 0: never.", at_least=0.0
+        0.0, "Stop if the loss exceeds this multiple of its running median; 0: never.", at_least=0.0
     )
     eval_batch_size: int = changeable(
         8, "Examples per evaluation step, over all devices.", at_least=1, subject="evaluation"
@@ -45,7 +45,7 @@ class TrainingSettings(Settings):
         subject="devices",
     )
     num_gpus: int | None = changeable(None, "Number of GPUs to use; default: all. 0: the CPU.", at_least=0)
-    tpu: str | None = changeable(None, "Name or address (grpc://...) of the TPU, or local.")
+    tpu: str | None = changeable(None, "Name or address (grpc://...) of the TPU, or local on a TPU VM.")
     mixed_precision: str = setting(
         "float32",
         "Type of the activations; weights stay float32. float16 uses a dynamic loss scale.",
@@ -53,9 +53,9 @@ class TrainingSettings(Settings):
     )
     jit_compile: bool = changeable(False, "Compile the training step with XLA; slower on a CPU.")
     rematerialize: bool = changeable(
-        False, "Compute each encoder layer once more for its gradients, to save memory; exact."
+        False, "Compute each encoder layer once more for its gradients, to save memory; the gradients are the same."
     )
-    deterministic_ops: bool = changeable(False, "Make runs bit-identical on GPUs too, at some cost of time.")
+    deterministic_ops: bool = changeable(False, "Make runs bit-identical on one device; slower on GPUs.")
 
     def __post_init__(self):
         super().__post_init__()

@@ -33,17 +33,17 @@ class FeatureSettings(StartSettings):
     output_dir: str | None = changeable(None, "Directory for metrics.json and flags.json.")
     layers: list[str] | None = changeable(
         None,
-        "1 to the number of layers, -1 the last, 0 or embeddings, or all. Default: -1,-2,-3,-4; with --pooling: -1.",
+        "Layers, from 1 (lowest) or -1 (last); 0 or embeddings; or all. Default: -1,-2,-3,-4; with --pooling: -1.",
     )
-    combine: str = changeable("none", "Way to combine the layers.", choices=COMBINES)
+    combine: str = changeable("none", "How to combine the layers; none: a vector for each.", choices=COMBINES)
     pooling: str = changeable(
         "none",
-        "none: a vector per token; else one per text: the first token's, the mean over all, or the pooler's.",
+        "none: a vector per token; else one per text. cls: that of [CLS]; mean: the mean of all; pooler: the pooler's.",
         choices=POOLINGS,
     )
     max_seq_length: int = changeable(
         128,
-        "Longest sequence in tokens; longer texts are cut, longer sentences of words split into windows.",
+        "Longest sequence in tokens; longer texts are cut, and longer sentences of words are split into windows.",
         at_least=4,
     )
     input_format: str = changeable(

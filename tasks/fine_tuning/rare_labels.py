@@ -23,12 +23,12 @@ class RareLabelSettings(Settings):
 
     class_weights: str | None = setting(
         None,
-        "Weights of the labels in the loss. balanced: rows / (labels * rows of the label); or a file, a JSON object or "
-        "a TSV, of labels and weights: 1 where a label is left out. Tags are weighted by their entity type, or O.",
+        "Weights of the labels in the loss. balanced: rows / (labels * rows of the label); or a JSON or TSV file of "
+        "labels and weights, 1 for a label that is left out. Tags are weighted by their entity type, or O.",
         subject="training",
     )
     resample: float = setting(
-        1.0, "Draw a label of n rows in proportion to n to this power; 0: all alike.", at_least=0.0, at_most=1.0
+        1.0, "Draw a label of n rows in proportion to n to this power; 0: all equally.", at_least=0.0, at_most=1.0
     )
     label_smoothing: float = setting(
         0.0, "Share of a label's probability to spread over all labels in the loss.", at_least=0.0, at_most=0.9

@@ -26,18 +26,18 @@ class StartSettings(Settings):
     preset: str | None = changeable(
         None,
         "Encoder and vocabulary: a short name (tiny ... large), a full name, a handle (hf://...), or a directory, zip "
-        "or file of any known format. Default for a training: the best that a Python package brings.",
+        "or file of any known format. Default for a training: the best preset of an installed Python package.",
     )
     init_checkpoint: str | None = changeable(
         None,
-        "google-research/bert's name for where to start: a TensorFlow checkpoint (bert_model.ckpt, with --vocab_file "
-        "and --bert_config_file), any preset, or the output directory of an earlier run.",
+        "google-research/bert's name of --preset: a TensorFlow checkpoint (bert_model.ckpt, with --vocab_file and "
+        "--bert_config_file), any preset, or the output directory of an earlier run.",
         subject="start",
     )
     bert_config_file: str | None = changeable(None, "JSON file with the architecture of --init_checkpoint.")
-    vocab_file: str | None = changeable(None, "WordPiece vocabulary, one token a line; default: the preset's.")
-    do_lower_case: bool | None = changeable(None, "Lowercase and strip accents; default: as the preset.")
-    load_weights: bool = setting(True, "False: the preset's sizes and vocabulary, with random weights.")
+    vocab_file: str | None = changeable(None, "WordPiece vocabulary, one token per line; default: the preset's.")
+    do_lower_case: bool | None = changeable(None, "Lowercase and strip accents; default: the preset's setting.")
+    load_weights: bool = setting(True, "Load the preset's weights; false: only sizes and vocabulary.")
 
     def __post_init__(self):
         super().__post_init__()
@@ -66,41 +66,41 @@ class FineTuningSettings(TrainingSettings, StartSettings):
     output_dir: str = changeable(dataclasses.MISSING, "Directory for metrics, report, model and checkpoints.")
     train_file: str | None = changeable(None, "Training file.")
     do_train: bool | None = changeable(
-        None, "Train the model; default where --train_file is given, and no stage is: train and evaluate."
+        None, "Train the model; default with --train_file, if no stage is given: train and evaluate."
     )
     do_eval: bool | None = changeable(None, "Evaluate the model.")
     do_predict: bool = changeable(False, "Write predictions.")
     max_seq_length: int | None = setting(128, "Longest sequence in tokens.", at_least=4)
     num_train_epochs: float | None = setting(
         None,
-        f"Passes over the training data; default: {DEFAULT_EPOCHS:g}, or as many as give {MIN_STEPS} steps, but "
+        f"Passes over the training data; default: {DEFAULT_EPOCHS:g}, or as many as give {MIN_STEPS} steps; always "
         f"{DEFAULT_EPOCHS:g} with --bert_config_file, as in google-research/bert.",
         above=0.0,
     )
     bad_rows: str | None = changeable(
-        "refuse", "Refuse files with bad rows, or skip and count them.", choices=BAD_ROWS, subject="data"
+        "refuse", "Refuse files with bad rows, or skip and report these rows.", choices=BAD_ROWS, subject="data"
     )
-    drop_leaks: bool = changeable(False, "Leave out training rows whose texts stand in the dev or test file too.")
+    drop_leaks: bool = changeable(False, "Leave out training rows whose texts are also in the dev or test file.")
     learning_rate: float | list[float] | None = setting(
         None,
-        "Peak learning rate; default: 5e-5 for an encoder 768 wide, as much more for a narrower one as its square is "
-        "less, at most 3e-4; 5e-5 with --bert_config_file.",
+        "Peak learning rate, or several to search over; default: 5e-5 for an encoder of width 768; for narrower ones "
+        "it grows with the inverse square of the width, to at most 3e-4; always 5e-5 with --bert_config_file.",
         several=True,
         above=0.0,
     )
     warmup_proportion: float = setting(0.1, "Share of warm-up steps.", at_least=0.0, at_most=1.0, subject="training")
-    num_frozen_layers: int = setting(0, "Lowest encoder layers to freeze, and with them the embeddings.", at_least=0)
+    num_frozen_layers: int = setting(0, "Lowest encoder layers to freeze, with the embeddings.", at_least=0)
     reinit_layers: int = setting(
-        0, "Highest encoder layers to start from random weights, and with them the pooler.", at_least=0
+        0, "Number of highest encoder layers to start from random weights, with the pooler.", at_least=0
     )
     lora_rank: int = setting(
         0,
-        "Rank of the LoRA factors that adapt the attention kernels of a frozen encoder (Hu et al. 2021); 0: train the "
-        "encoder itself.",
+        "Rank of the LoRA factors that adapt the attention kernels of a frozen encoder (Hu et al. 2021); 0: no LoRA, "
+        "train the encoder itself.",
         at_least=0,
     )
     num_restarts: int = changeable(
-        1, "Seeds to train each combination from; the best is kept.", at_least=1, subject="evaluation"
+        1, "Number of seeds to train each combination with; the best model is kept.", at_least=1, subject="evaluation"
     )
     early_stopping_patience: int = setting(
         0,
@@ -110,15 +110,15 @@ class FineTuningSettings(TrainingSettings, StartSettings):
     )
     validation_share: float = setting(
         0.0,
-        "Share of the training rows to train without: early stopping and a search look at these rows instead of the "
-        "dev file. Rows of one text, context or document stay together.",
+        "Share of the training rows to hold out: early stopping and a search use these rows instead of the dev file. "
+        "Rows of one text, context or document stay together.",
         at_least=0.0,
         at_most=0.9,
     )
     dev_share: float = setting(
         0.0,
-        "Share of the training rows to train without and to evaluate on, where there is no dev file; then 0.2 by "
-        "default. Rows of one text, context or document stay together.",
+        "Share of the training rows to hold out and to evaluate on; default: 0.2 if there is no dev file. Rows of one "
+        "text, context or document stay together.",
         at_least=0.0,
         at_most=0.9,
     )
@@ -136,8 +136,8 @@ class FineTuningSettings(TrainingSettings, StartSettings):
         TrainingSettings,
         "save_checkpoints_steps",
         None,
-        help="Training steps between checkpoints, each of which is evaluated; default: an epoch, at most "
-        f"{MAX_CHECKPOINT_STEPS} steps, and as many evaluations as take a fifth of the time.",
+        help="Training steps between checkpoints, each of which is evaluated. Default: a checkpoint after each epoch "
+        f"and at least every {MAX_CHECKPOINT_STEPS} steps, with evaluations that take at most a fifth of the time.",
     )
 
     def __post_init__(self):
@@ -245,9 +245,9 @@ class LongTextSettings(SplitSettings):
 
     long_text: str | None = changeable(
         None,
-        "What becomes of a text longer than --max_seq_length. truncate: its end is cut off; head_tail: its middle is, "
-        "and a quarter of what stays is the beginning; mean, max: it is read in windows, and their outputs are "
-        "averaged, or the largest of each is taken. Default: as the model was trained, else truncate.",
+        "How to read a text longer than --max_seq_length. truncate: cut off its end; head_tail: cut out its middle, so "
+        "that a quarter of the rest is the beginning; mean, max: read it in windows, and take the mean or the maximum "
+        "of their outputs. Default: as in the model's training, else truncate.",
         choices=LONG_TEXTS,
         subject="data",
     )

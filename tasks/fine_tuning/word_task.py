@@ -46,7 +46,7 @@ class WordSettings(SplitSettings):
     )
     doc_stride: int | None = changeable(
         None,
-        "Sub-tokens between the windows over a sentence longer than --max_seq_length; default: half of it.",
+        "Sub-tokens between the windows of a sentence longer than --max_seq_length; default: half of the latter.",
         at_least=1,
     )
 

@@ -27,30 +27,30 @@ class NerSettings(WordSettings, RareLabelSettings):
     """
 
     tag_scheme: str = changeable(
-        "auto", "Scheme of the tags; auto: by each file.", choices=("auto", *SCHEMES), subject="data"
+        "auto", "Scheme of the tags; auto: recognized in each file.", choices=("auto", *SCHEMES), subject="data"
     )
     encoder: str = setting(
         "trained",
-        "trained: fine-tune it; frozen: train a BiLSTM on features of its layers.",
+        "trained: fine-tune the encoder; frozen: train a BiLSTM on features of its layers.",
         choices=ENCODERS,
         subject="model",
     )
     # The spec identifies a run by its layers and their combination.
     layers: list[str] | None = changeable(
-        None, "frozen: 1 to the number of layers, -1 the last, 0 or embeddings, or all; default: -1,-2,-3,-4."
+        None, "frozen: layers, from 1 (lowest) or -1 (last); 0 or embeddings; or all. Default: -1,-2,-3,-4."
     )
     combine: str = changeable(
-        "concatenate", "frozen: way to combine the layers; the weights of a sum are learned.", choices=COMBINES[1:]
+        "concatenate", "frozen: how to combine the layers; weighted_sum learns its weights.", choices=COMBINES[1:]
     )
-    lstm_units: int = setting(768, "frozen: width of each LSTM direction (the paper: 768).", at_least=1)
+    lstm_units: int = setting(768, "frozen: units of each LSTM direction (the paper: 768).", at_least=1)
     lstm_layers: int = setting(2, "frozen: number of stacked BiLSTMs (the paper: 2).", at_least=1)
     lstm_dropout: float = setting(0.1, "frozen: dropout around each BiLSTM.", at_least=0.0, at_most=0.9)
     learning_rate: float | list[float] | None = replaced(
         WordSettings,
         "learning_rate",
         None,
-        help="Peak learning rate; default: 1e-3 for frozen; else 5e-5 for an encoder 768 wide, as much more for a "
-        "narrower one as its square is less, at most 3e-4.",
+        help="Peak learning rate, or several to search over; default: 1e-3 for frozen; else 5e-5 for an encoder of "
+        "width 768; for narrower ones it grows with the inverse square of the width, to at most 3e-4.",
     )
     num_train_epochs: float | None = replaced(
         WordSettings,

@@ -14,7 +14,7 @@ class EngineSettings(Settings):
         InputError: values contradict each other.
     """
 
-    num_workers: int | None = changeable(None, "Processes; default: one for each core.", at_least=1)
+    num_workers: int | None = changeable(None, "Number of processes; default: one per core.", at_least=1)
     runner: str | None = changeable(
         None,
         "Cluster to use in place of local processes: dask, portable, or the name of an Apache Beam runner, such as "
@@ -25,7 +25,7 @@ class EngineSettings(Settings):
     dask_scheduler: str | None = changeable(None, "Address of the scheduler, tcp://host:8786, for --runner=dask.")
     beam_options: list[str] = changeable(
         [],
-        "One of Beam's own options; repeat the flag for several: --beam_options=--project=p --beam_options=--region=r.",
+        "An option of Beam; repeat the flag for several: --beam_options=--project=p --beam_options=--region=r.",
         repeats=True,
     )
 

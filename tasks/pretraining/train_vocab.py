@@ -42,23 +42,23 @@ class VocabularySettings(EngineSettings):
     input_file: str | list[str] = setting(
         dataclasses.MISSING, "Text or word counts: paths or patterns, separated by commas."
     )
-    vocab_file: str | None = setting(None, "Vocabulary to write, one WordPiece a line.")
+    vocab_file: str | None = setting(None, "Vocabulary file to write, one WordPiece per line.")
     word_counts_file: str | None = setting(
-        None, "Counts of all words to write, in place of a vocabulary or besides; --input_file takes such files, too."
+        None, "File to write the counts of all words to; --input_file takes these files, too."
     )
     vocab_size: int = setting(30522, "Maximum number of WordPieces; a small text may give fewer.")
-    do_lower_case: bool = setting(True, "Lower the case and strip accents.")
+    do_lower_case: bool = setting(True, "Lowercase and strip accents.")
     min_frequency: int = setting(
         2,
-        "Times that a character, or a pair of pieces to join, must occur; words with rarer characters are left out.",
+        "Minimum count of a character, or of a pair of pieces to join; words with rarer characters are left out.",
         at_least=1,
     )
     # 800,000 words take 1.1 GB. Measured as the peak of a run on random words of 4 to 13 letters: 928 MB with 694,804
     # words.
     max_distinct_words: int = setting(
-        800_000, "Words to train on, the most frequent ones; each takes about 1.3 KB of memory.", at_least=1
+        800_000, "Number of most frequent words to train on; each takes about 1.3 KB of memory.", at_least=1
     )
-    report_file: str | None = setting(None, "JSON file to write the report to, as well.")
+    report_file: str | None = setting(None, "JSON file to write the report to.")
 
     def __post_init__(self):
         super().__post_init__()

@@ -19,10 +19,10 @@ class QuickstartSettings(Settings):
         "Your own text: one sentence per line, a blank line between documents; paths or patterns, separated by commas. "
         "Default: the docstrings of the installed Python packages.",
     )
-    output_dir: str = changeable("runs/quickstart", "Directory for everything the run writes.")
-    overwrite: bool = changeable(False, "Start anew where the directory holds a run.")
+    output_dir: str = changeable("runs/quickstart", "Directory for all files of the run.")
+    overwrite: bool = changeable(False, "Remove an earlier run in --output_dir.")
     preset: str = setting("tiny", "Sizes of the model to pre-train.", choices=tuple(PRESETS))
-    time_budget_minutes: float = setting(2.5, "Time for pre-training.", above=0.0)
+    time_budget_minutes: float = setting(2.5, "Minutes of pre-training.", above=0.0)
     rows_per_label: int = setting(100, "Maximum number of sentences per label for fine-tuning.", at_least=1)
     random_seed: int = setting(12345, "Seed of all random draws.", at_least=0, at_most=2**32 - 1)
 

@@ -89,15 +89,15 @@ class SquadSettings(FineTuningSettings):
     max_answer_length: int | None = _of_model("Longest answer in tokens.", DEFAULTS.max_answer_length, at_least=1)
     null_score_diff_threshold: float | None = changeable(
         None,
-        "Give no answer if the score of 'no answer' exceeds the best answer's by more. Default: the value with the "
-        "highest F1, which --do_eval searches for; else the trained model's, else 0.",
+        "Give no answer if the score of 'no answer' exceeds the best answer's by more than this. Default: the value "
+        "with the highest F1, which --do_eval searches for; else the trained model's, else 0.",
     )
     bad_rows: str | None = replaced(
         FineTuningSettings,
         "bad_rows",
         None,
-        help="Refuse a file with bad rows, or skip and count them. Default: skip and count training answers that are "
-        "not at their place in the context, as google-research/bert does, and refuse other faults.",
+        help="Refuse files with bad rows, or skip and report them. Default: skip training answers that are not at "
+        "their place in the context, as google-research/bert does, and refuse other faults.",
     )
 
     def __post_init__(self):

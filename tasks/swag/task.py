@@ -31,10 +31,10 @@ class SwagSettings(SplitSettings):
     )
     choice_columns: list[str] | None = changeable(
         None,
-        "Columns with the choices, comma-separated, or in JSON Lines the key of a list; default: ending0, ending1, ... "
-        "as in SWAG, or endings.",
+        "Columns with the choices, separated by commas, or in JSON Lines the key of a list; default: ending0, "
+        "ending1, ... as in SWAG, or endings.",
     )
-    label_column: str | None = changeable(None, "Column with the right choice's number, from 0; default: 'label'.")
+    label_column: str | None = changeable(None, "Column with the number of the right choice, from 0; default: 'label'.")
     learning_rate: float | list[float] = replaced(SplitSettings, "learning_rate", 2e-5, help="Peak learning rate.")
     train_batch_size: int | list[int] = replaced(SplitSettings, "train_batch_size", 16)
 

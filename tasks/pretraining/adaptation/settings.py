@@ -20,12 +20,12 @@ class AdaptSettings(TrainingSettings):
         dataclasses.MISSING, "Model to adapt: a name, or a directory of any format with a tokenizer."
     )
     input_file: str | list[str] = changeable(dataclasses.MISSING, "Text: paths or patterns, separated by commas.")
-    output_dir: str = changeable(dataclasses.MISSING, "Directory for all that the run writes.")
-    num_new_tokens: int = setting(2000, "Most WordPieces to add; 0: train further with the old ones.", at_least=0)
+    output_dir: str = changeable(dataclasses.MISSING, "Directory for all files of the run.")
+    num_new_tokens: int = setting(2000, "Most WordPieces to add; 0: keep the old vocabulary.", at_least=0)
     max_seq_length: int = replaced(InstanceSettings, "max_seq_length", 128)
     num_train_steps: int = replaced(PretrainingSettings, "num_train_steps", 2000)
     time_budget_minutes: float | None = replaced(PretrainingSettings, "time_budget_minutes", None)
-    overwrite: bool = changeable(False, "Start anew where the directory holds a run.")
+    overwrite: bool = changeable(False, "Remove an earlier run in --output_dir.")
     do_lower_case: bool | None = setting(
         None, "Whether the vocabulary is lowercase, if --preset does not say.", subject="data"
     )

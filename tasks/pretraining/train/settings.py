@@ -9,7 +9,7 @@ from tasks.settings import changeable, replaced, setting
 
 
 def _size(what: str, **rule: str) -> int | None:
-    return setting(None, f"{what}; default: the architecture's own.", at_least=1, **rule)
+    return setting(None, f"{what}; default: that of the architecture.", at_least=1, **rule)
 
 
 class PretrainingSettings(TrainingSettings):
@@ -19,39 +19,37 @@ class PretrainingSettings(TrainingSettings):
         InputError: a value is out of its bounds, or values contradict each other.
     """
 
-    input_file: str | list[str] = changeable(MISSING, "Training TFRecord files: paths or patterns, commas between.")
+    input_file: str | list[str] = changeable(MISSING, "TFRecord files: paths or patterns, separated by commas.")
     eval_input_file: str | list[str] | None = changeable(None, "Held-out TFRecord files, for --do_eval.")
-    output_dir: str = changeable(MISSING, "Directory for all that the run writes: report, checkpoints, events, ...")
+    output_dir: str = changeable(MISSING, "Directory for all files of the run: preset, report, checkpoints, ...")
     vocab_file: str = changeable(MISSING, "WordPiece vocabulary with which the data was created.")
     preset: str | None = changeable(
         None,
         "Architecture: a short name (tiny mini small medium base large), a full name, or a directory. Its weights are "
         "not loaded.",
     )
-    max_seq_length: int = setting(128, "Tokens of an instance, as in the data.", at_least=3)
+    max_seq_length: int = setting(128, "Most tokens of an instance, as in the data.", at_least=3)
     do_train: bool = changeable(False, "Train the model.")
     do_eval: bool = changeable(False, "Evaluate the model.")
     num_train_steps: int = setting(100000, "Number of training steps.", at_least=1)
     time_budget_minutes: float | None = setting(
         None,
-        "Minutes that the run may take, all calls together; the measured rate then decides the number of steps, in "
-        "place of --num_train_steps. The learning rate stays at its peak until half of them are done.",
+        "Minutes that the run may take, over all calls. The measured rate then decides the number of steps, in place "
+        "of --num_train_steps. The learning rate stays at its peak for half of the steps.",
         above=0.0,
     )
-    do_lower_case: bool = setting(
-        True, "Lower the case and strip accents; True for an uncased vocabulary.", subject="data"
-    )
-    max_predictions_per_seq: int = setting(20, "Masked positions of an instance, as in the data.", at_least=1)
+    do_lower_case: bool = setting(True, "Lowercase and strip accents; true for an uncased vocabulary.", subject="data")
+    max_predictions_per_seq: int = setting(20, "Most masked positions of an instance, as in the data.", at_least=1)
     packing: bool = setting(False, "Put several instances into a row of max_seq_length tokens; batch sizes count rows.")
-    dynamic_masking: bool = setting(False, "Draw new masks each epoch; held-out records keep theirs.")
+    dynamic_masking: bool = setting(False, "Draw new masks in each epoch; held-out records keep their masks.")
     masked_lm_prob: float = setting(0.15, "Share of the tokens that --dynamic_masking masks.", above=0.0, at_most=1.0)
-    do_whole_word_mask: bool = setting(False, "--dynamic_masking masks all WordPieces of a word together.")
+    do_whole_word_mask: bool = setting(False, "Let --dynamic_masking mask all WordPieces of a word together.")
     bert_config_file: str | None = changeable(
         None, "JSON file with the architecture, in place of --preset.", subject="start"
     )
     init_checkpoint: str | None = changeable(
         None,
-        "Preset, name or directory of any format whose encoder and heads are trained further, in place of --preset.",
+        "Preset, name or directory of any format, whose encoder and heads to train further, in place of --preset.",
     )
     num_layers: int | None = _size("Number of encoder layers", subject="model")
     hidden_dim: int | None = _size("Width of the encoder")
@@ -59,28 +57,28 @@ class PretrainingSettings(TrainingSettings):
     intermediate_dim: int | None = _size("Width of the feed-forward layer")
     attention: str | None = setting(
         None,
-        "Tokens that a token attends to; left_to_right is the paper's ablation (table 5). Default: the architecture's.",
+        "Direction of attention; left_to_right is the paper's ablation (table 5). Default: the architecture's.",
         choices=ATTENTIONS,
     )
     initial_attention: str = setting(
         "random",
-        "neighbors: each head begins by attending to a token at a distance of its own, from 1 to 4.",
+        "neighbors: each head starts by attending to the token at a distance of its own, from 1 to 4.",
         choices=("random", "neighbors"),
     )
     use_next_sentence: bool = setting(
-        True, "Train the next-sentence head too; false: masked LM alone.", subject="training"
+        True, "Train the next-sentence head, too; false: the masked LM alone.", subject="training"
     )
-    next_sentence_weight: float = setting(1.0, "Factor of the next-sentence loss; the masked LM's is 1.", above=0.0)
+    next_sentence_weight: float = setting(1.0, "Weight of the next-sentence loss; the masked LM's is 1.", above=0.0)
     adam_lr_ratio: float = setting(
-        1.0, "With --optimizer=muon, the learning rate of all but the matrices, as a share of theirs.", above=0.0
+        1.0, "With --optimizer=muon: learning rate of the other variables, relative to the matrices.", above=0.0
     )
-    num_warmup_steps: int | None = setting(None, "Steps of warm-up; default: 10000, by the clock 100.", at_least=0)
+    num_warmup_steps: int | None = setting(None, "Warm-up steps; default: 10000, 100 in a time budget.", at_least=0)
     max_eval_steps: int | None = changeable(
-        None, "Number of batches of an evaluation; default: all.", at_least=1, subject="evaluation"
+        None, "Maximum number of batches of an evaluation; default: all.", at_least=1, subject="evaluation"
     )
     peak_tflops: float | None = changeable(
         None,
-        "Peak of one device in 10^12 operations a second, from its data sheet; default: measured, except on a TPU.",
+        "Peak of one device in 10^12 operations per second, from its data sheet; default: measured, except on a TPU.",
         at_least=1e-3,
         subject="devices",
     )
@@ -89,7 +87,7 @@ class PretrainingSettings(TrainingSettings):
         "optimizer",
         "bert-2018",
         help="bert-2018: Adam with decoupled weight decay and no bias correction; adamw: with bias correction; lamb: "
-        "for batches of thousands; muon: orthogonal updates of the encoder's matrices, else adamw.",
+        "for batches of thousands; muon: orthogonalized updates of the encoder's matrices, adamw for the rest.",
         choices=OPTIMIZERS,
     )
 
