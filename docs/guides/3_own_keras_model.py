@@ -1,8 +1,9 @@
 # %% [markdown]
 # # Your own Keras model on BertBackbone
 #
-# You get a Keras model of your own design: a BERT encoder for the text beside a column of numbers, trained by `fit`,
-# saved to a `.keras` file and loaded again. It takes half a minute on two cores, and needs no download.
+# This guide builds a Keras model of your own design: a BERT encoder for a text, joined with a column of numbers. The
+# model is trained by `fit`, saved to a `.keras` file and loaded again. This takes half a minute on two cores, and no
+# download.
 #
 # The encoder here is tiny and starts from random weights, so that everything runs at once. With
 # `BertBackbone.from_preset("base")` the same code fine-tunes BERT-base.
@@ -10,8 +11,8 @@
 # %% [markdown]
 # ## A table of texts and numbers
 #
-# Each row is a parcel: what the customer wrote, and how many days it took. A parcel is urgent if the words are angry
-# and it has been on its way for more than five days. Neither column alone is enough.
+# Each row is a parcel: what the customer wrote, and how many days the parcel has been on its way. It is urgent if the
+# words are angry and the days are more than five. Neither column alone is enough.
 
 # %%
 import random
@@ -59,7 +60,7 @@ print({name: value.shape for name, value in encoded.items()})
 # ## The model
 #
 # The backbone is an ordinary functional Keras model. It takes a dict of `token_ids`, `segment_ids` and `padding_mask`,
-# and gives `sequence_output`, a vector for each token, and `pooled_output`, one for the text. Join what you like.
+# and returns `sequence_output`, a vector for each token, and `pooled_output`, one for the text. Add your own layers.
 
 # %%
 days = keras.Input((1,), name="days")
@@ -101,12 +102,12 @@ print(loaded.predict(inputs_of((*questions, None)), verbose=0).round(2).tolist()
 # ## What to change
 #
 # - **Real weights.** `BertBackbone.from_preset("base")` and `BertPreprocessor.from_preset("base", sequence_length=128)`
-#   take the place of the two constructors. Lower the rate to 2e-5. Any [format](../formats.md) will do.
+#   replace the two constructors. Lower the learning rate to 2e-5. Any [format](../formats.md) can be loaded.
 # - **A standard head.** For a class, a tag or an answer for each text, `BertTextClassifier` and the other
-#   [task models](../models.md) bring head, loss and preprocessing along.
+#   [task models](../models.md) include head, loss and preprocessing.
 # - **A vector for each token.** Take `sequence_output`. Keras then warns that `pooled_dense` has no gradients, since
 #   nothing uses it.
 # - **Many texts.** `dataset.batch(32).map(lambda texts, labels: (preprocessor(texts), labels))` preprocesses them when
 #   they are read.
-# - **Less memory.** `backbone.trainable = False` trains your layers alone; `backbone.enable_lora(8)` adds small
+# - **Less memory.** `backbone.trainable = False` trains only your layers; `backbone.enable_lora(8)` adds small
 #   factors.

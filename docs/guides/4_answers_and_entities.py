@@ -1,12 +1,12 @@
 # %% [markdown]
 # # Question answering and entities, to TensorFlow Serving
 #
-# You get two models: one that answers a question from a context, with the position of the answer, and one that finds
+# This guide trains two models: one answers a question from a context, with the position of the answer, and one finds
 # names in a sentence. Both become SavedModels that take strings of any length. It takes two minutes on two cores, and
 # needs no download.
 #
-# The encoder is tiny and starts from random weights, and the texts are made of a few patterns, so that everything runs
-# at once. On SQuAD and CoNLL the commands are the same.
+# The encoder is tiny and starts from random weights, and the texts follow a few patterns, so that everything runs at
+# once. The commands for SQuAD and CoNLL are the same.
 
 # %%
 import json
@@ -33,7 +33,7 @@ THINGS = ["lamp", "clock", "chair", "radio", "kettle"]
 # %% [markdown]
 # ## Questions
 #
-# SQuAD's JSON: contexts with questions, and for each the text of the answer and the character where it starts.
+# SQuAD's JSON has contexts with questions, and for each question the answer and the character where it starts.
 
 
 # %%
@@ -55,7 +55,7 @@ print(paragraphs[0])
 # %% [markdown]
 # ## Entities
 #
-# CoNLL's columns: a token and its tag a line, an empty line between sentences.
+# CoNLL's columns have a token and its tag on each line, and an empty line between sentences.
 
 
 # %%
@@ -73,7 +73,7 @@ print(sentence())
 # %% [markdown]
 # ## A preset to start from
 #
-# With a network or a filled cache, give `--preset=base` instead, or for names a cased preset.
+# With a network or a filled cache, use `--preset=base` instead, and a cased preset for names.
 
 # %%
 grammar = "bought a in In , . Who it ? Where was What went to we met is cold says".split()
@@ -100,7 +100,8 @@ sh("""bert-ner --train_file=train.conll --dev_file=dev.conll --preset=preset --l
 # %% [markdown]
 # ## Export both
 #
-# The graph cuts long texts into windows, finds the best answer, and gives positions in characters of what was sent.
+# The graph cuts long texts into windows, finds the best answer, and returns positions in characters of the request's
+# text.
 
 # %%
 sh("bert-export --model_dir=answers/model --export_dir=served/answers")
@@ -109,7 +110,7 @@ sh("bert-export --model_dir=names/model --export_dir=served/names")
 # %% [markdown]
 # ## Serve and ask
 #
-# One server for both, by a file in TensorFlow Serving's form. Here `bert-serve` reads it;
+# One server serves both, from a configuration file of TensorFlow Serving. Here `bert-serve` reads the file;
 # `tensorflow_model_server --model_config_file` reads the same file.
 
 # %%
@@ -142,7 +143,7 @@ _ = server.wait()
 #
 # - **Real data.** `--train_file=train-v2.0.json --version_2_with_negative` learns to say that there is no answer, and
 #   `--preset=base --learning_rate=3e-5 --max_seq_length=384` are the usual settings. For entities give a cased preset.
-# - **A checkpoint that was trained already.** `bert-squad --preset=hf://... --do_predict --do_eval` applies and scores
-#   it without training.
+# - **A fine-tuned checkpoint.** `bert-squad --preset=hf://... --do_predict --do_eval` applies and evaluates it without
+#   training.
 # - **TensorFlow Serving.** `served/answers/README.md` has the command for docker. [Deployment](../deployment.md) has
 #   compose and Kubernetes.

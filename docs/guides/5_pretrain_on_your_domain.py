@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Pre-train on your domain
 #
-# You get a BERT that continues pre-training on your own text, on this machine and then on two workers, and the figures
-# that say whether it helped. It takes two minutes on two cores, and needs no download.
+# This guide continues the pre-training of a BERT on your own text, on this machine and then on two workers, and shows
+# whether it helped. It takes two minutes on two cores, and needs no download.
 #
 # The model is tiny and the text small, so that everything runs at once. With `base` and some hundred megabytes of text
 # the commands are the same, and take days on a GPU.
@@ -29,8 +29,8 @@ def sh(command):
 # %% [markdown]
 # ## General text, and the domain's
 #
-# General: the documentation of Python's standard library. The domain: that of numpy. One sentence a line, an empty line
-# between documents.
+# The general text is the documentation of Python's standard library, and the domain's text is that of numpy. Both have
+# one sentence per line, and an empty line between documents.
 
 
 # %%
@@ -67,8 +67,8 @@ write("domain", list(documents_of(os.path.dirname(numpy.__file__))))
 # %% [markdown]
 # ## The model to continue from
 #
-# In real life this is `base`, or any checkpoint that has its heads. Here it is pre-trained on the general text first.
-# The vocabulary comes from both texts. `bert-adapt` adds the domain's words to a checkpoint that lacks them:
+# Usually this is `base`, or any checkpoint with its heads. Here the guide first pre-trains a model on the general text.
+# The vocabulary comes from both texts. If a checkpoint lacks the domain's words, `bert-adapt` adds them: see
 # [own words](../pretraining.md#own-words).
 
 # %%
@@ -87,7 +87,7 @@ sh(f"""bert-pretrain --input_file=general.tfrecord --eval_input_file=domain_held
 # %% [markdown]
 # ## Continue on the domain
 #
-# `--init_checkpoint` brings encoder, sizes and heads along. The optimizer begins anew: warm up again, at a lower rate.
+# `--init_checkpoint` loads sizes, encoder and heads. The optimizer starts anew, so warm up again, at a lower rate.
 
 # %%
 CONTINUE = f"""bert-pretrain --input_file=domain.tfrecord --eval_input_file=domain_held_out.tfrecord \\
@@ -105,8 +105,8 @@ print(f"held-out accuracy on the domain: {accuracy('general'):.1%} before, {accu
 # %% [markdown]
 # ## The same on two workers
 #
-# Run the same command on every machine, each with its own index in `TF_CONFIG`. Here both are processes of this
-# machine. Each computes half of every batch, so that the weights come out as those of one device, up to rounding.
+# Run the same command on every machine, each with its own index in `TF_CONFIG`. Here both workers are processes on this
+# machine. Each computes half of every batch, so that the weights equal those of one device, up to rounding.
 
 # %%
 ports = []
@@ -132,10 +132,10 @@ print(f"held-out accuracy: {accuracy('domain'):.4f} on one device, {accuracy('tw
 # - **The start.** `--init_checkpoint=hf://google-bert/bert-base-uncased` with its own vocabulary, and
 #   `--optimizer=adamw --learning_rate=5e-5 --train_batch_size=256`. `--do_eval` alone gives its scores before training.
 #   Heads that a checkpoint lacks, as sentence encoders do, start from random weights; a warning names them.
-# - **Your text.** It needs one sentence a line. `--sentence_splitter=sentencex` cuts paragraphs into sentences, and
-#   `--input_format=document_per_file` takes each file for a document.
-# - **More text.** `--num_shards`, and `--runner=dask` for [clusters](../pretraining.md#on-a-cluster). `--packing`
-#   saves the padding, `--dynamic_masking` draws new masks each epoch.
-# - **A killed run.** The same command goes on from the last checkpoint, even with another number of workers.
+# - **Your text.** Put one sentence on each line, or use `--sentence_splitter=sentencex`, which splits paragraphs into
+#   sentences. With `--input_format=document_per_file`, each file is a document.
+# - **More text.** `--num_shards` writes several files, and `--runner=dask` uses a
+#   [cluster](../pretraining.md#on-a-cluster). `--packing` avoids padding, `--dynamic_masking` draws masks each epoch.
+# - **A killed run.** The same command continues from the last checkpoint, even with another number of workers.
 # - **Then fine-tune.** `bert-classify --preset=domain/preset`, as in [your own table](2_own_table.py), and compare with
 #   a start from the general preset.

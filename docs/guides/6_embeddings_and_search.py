@@ -1,9 +1,8 @@
 # %% [markdown]
 # # Embeddings and search
 #
-# You get an encoder that turns a text into one vector, trained on pairs that belong together, and a search over your
-# passages: in Python, and as one SavedModel that takes a question and answers with passages. It takes two minutes on
-# two cores, and needs no download.
+# This guide trains an encoder of texts on pairs that match, and searches your passages with it: in Python, and with one
+# SavedModel that takes a question and returns passages. It takes two minutes on two cores, and needs no download.
 #
 # The pairs are functions of Python's standard library: a name, such as `read text`, and what its documentation says.
 # The encoder is tiny and starts from random weights. From a real preset the same commands give far better vectors.
@@ -50,8 +49,8 @@ print(f"{len(train)} pairs to train on, {len(dev)} to test; such as {dev[0]}")
 # %% [markdown]
 # ## A vocabulary and an encoder to start from
 #
-# With a network or a filled cache, write `--preset=hf://sentence-transformers/all-MiniLM-L6-v2` or `--preset=base`
-# below, and leave this out.
+# With a network or a filled cache, use `--preset=hf://sentence-transformers/all-MiniLM-L6-v2` or `--preset=base` below,
+# and skip this step.
 
 
 # %%
@@ -73,7 +72,7 @@ tokenizer.save_to_preset("preset")
 # %% [markdown]
 # ## Train
 #
-# `recall@1` is the share of the 300 names that find their own documentation first, among all 300. Guessing finds one.
+# `recall@1` is the share of the 300 names that find their own documentation first, among all 300. By chance, one does.
 
 # %%
 sh("""bert-embed --train_file=train.csv --dev_file=dev.csv --preset=preset --max_seq_length=48 \\
@@ -82,7 +81,7 @@ sh("""bert-embed --train_file=train.csv --dev_file=dev.csv --preset=preset --max
 # %% [markdown]
 # ## Search in Python
 #
-# The trained embedder takes texts. Its vectors have length one, so the cosine is a product of matrices.
+# The trained embedder takes texts. Its vectors have length one, so a matrix product gives the cosines.
 
 # %%
 embedder = keras_bert.BertTextEmbedder.from_preset("run/model")
@@ -101,7 +100,7 @@ for row in (embed([dev[0][0], dev[1][0]]) @ index.T).argsort(axis=-1)[:, ::-1][:
 # %% [markdown]
 # ## One SavedModel that searches
 #
-# The export holds the encoder, the vectors of all passages and their texts. TensorFlow Serving runs it as it is.
+# The export contains the encoder, and the vectors and texts of all passages. TensorFlow Serving serves it unchanged.
 
 # %%
 pathlib.Path("passages.txt").write_text("\n".join(passages), encoding="utf-8")
@@ -121,10 +120,10 @@ for passage, score in zip(answer["passages"].numpy()[0], answer["scores"].numpy(
 # ## What to change
 #
 # - **The start.** From `hf://sentence-transformers/all-MiniLM-L6-v2` or `base`, with `--learning_rate=2e-5` and two
-#   epochs. Give `--do_eval` alone first: it may be good enough as it is.
-# - **Harder negatives.** A third column holds a text that looks right and is not.
+#   epochs. Run `--do_eval` alone first: the preset may be good enough without training.
+# - **Harder negatives.** Add a third column with a text that looks right but does not match.
 # - **Scores instead of matches.** Two texts and a column `score` train with `--loss=cosent`.
-# - **No pairs at all.** `--train_file=text.txt` makes them from raw text.
-# - **Memory.** `--matryoshka_dims=64,128` trains shorter vectors beside the whole one; `bert-export
-#   --passages_dtype=int8` takes a quarter. See [sentence embeddings](../fine_tuning.md#sentence-embeddings) and
+# - **No pairs.** `--train_file=text.txt` makes pairs from raw text.
+# - **Memory.** `--matryoshka_dims=64,128` also trains shorter vectors; `bert-export --passages_dtype=int8` takes a
+#   quarter of the memory. See [sentence embeddings](../fine_tuning.md#sentence-embeddings) and
 #   [search](../serving.md#search).
