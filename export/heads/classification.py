@@ -94,10 +94,12 @@ class Classification(ClassAnswers, LabelledHead, BestOfHead):
 
     def about(self):
         in_doubt = "" if self.thresholds is None else f', or "{NO_LABEL}" where that is in doubt'
+        is_ranking = self.num_texts == 2 and len(self.labels) == 2
+        ranking = f" bert-serve's /rerank goes by the probability of {self.labels[1]}." if is_ranking else ""
         score = "its probability" if self.thresholds is None else "that of the most probable class"
         return About(
             f"Classifier of {self.kind}",
-            f"Tells {self.kind} apart: {', '.join(self.labels)}.",
+            f"Tells {self.kind} apart: {', '.join(self.labels)}.{ranking}",
             self.instances("Returns the sorted list of names.", "It was a rainy day."),
             self.inputs,
             {

@@ -5,14 +5,13 @@ import contextlib
 import hashlib
 import hmac
 import threading
-import time
 from collections.abc import Callable, Iterator
 
 import grpc
 
 from export.server.config_files import read_keys
 from export.server.monitoring import Metrics
-from export.server.serving_error import ServingError, too_late
+from export.server.serving_error import ServingError, TimeLeft, too_late
 from tasks.settings import available_cores
 
 # Most bytes of a short run's inputs: a text or two.
@@ -116,21 +115,23 @@ class Turns:
         self._lock = threading.Lock()  # Guards both.
 
     @contextlib.contextmanager
-    def turn(self, num_bytes: int, deadline: float | None) -> Iterator[None]:
+    def turn(self, num_bytes: int, time_left: TimeLeft) -> Iterator[None]:
         """Waits for a turn, and holds it for the block.
 
         Args:
             num_bytes: of the run's inputs.
-            deadline: time of `time.monotonic`; None: never.
+            time_left: for how long the turn is wanted.
 
         Raises:
-            ServingError: (DEADLINE_EXCEEDED) there is no turn before the deadline.
+            ServingError: (DEADLINE_EXCEEDED) the time is over before there is a turn.
         """
         turns = self._short if num_bytes <= _SHORT_BYTES else self._long
-        timeout = None if deadline is None else deadline - time.monotonic()
-        if (timeout is not None and timeout <= 0) or not turns.acquire(timeout=timeout):
+        seconds = time_left()
+        if seconds <= 0 or not turns.acquire(timeout=seconds):
             raise too_late()
         try:
+            if time_left() <= 0:  # The client has gone in the meantime.
+                raise too_late()
             yield
         finally:
             turns.release()
@@ -175,7 +176,8 @@ class Keys(grpc.ServerInterceptor):
         def refuse(_, context: grpc.ServicerContext) -> None:
             context.abort(grpc.StatusCode.UNAUTHENTICATED, "Expected metadata 'authorization: Bearer KEY'.")
 
-        return grpc.unary_unary_rpc_method_handler(refuse)
+        # A unary handler would wait for the message first, in a thread, for as long as the client likes.
+        return grpc.stream_unary_rpc_method_handler(refuse)
 
     def _admits(self, authorization: str | None) -> bool:
         scheme, _, key = (authorization or "").partition(" ")

@@ -28,7 +28,7 @@ import numpy as np
 from export.server import monitoring
 from export.server.config_files import BatchingParameters
 from export.server.monitoring import Metrics
-from export.server.serving_error import ServingError, invalid, too_late
+from export.server.serving_error import ServingError, TimeLeft, invalid, too_late
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -61,19 +61,18 @@ class _Queue:
 class _Task:
     """One request that waits for its batch; `answer` gets its outputs or its error."""
 
-    def __init__(self, arrays: Arrays, size: int, deadline: float | None):
+    def __init__(self, arrays: Arrays, size: int, time_left: TimeLeft):
         self.arrays = arrays
         self.size = size
-        self.deadline = deadline
+        self.time_left = time_left
         self.enqueued = time.monotonic()
         self.queued = 0.0  # Seconds.
         self.answer: concurrent.futures.Future[dict[str, np.ndarray]] = concurrent.futures.Future()
 
     def wait(self) -> dict[str, np.ndarray]:
         """Waits for the answer and returns it."""
-        left = None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
         try:
-            return self.answer.result(left)
+            return self.answer.result(max(0.0, self.time_left()))
         except TimeoutError:
             raise too_late() from None
 
@@ -198,7 +197,7 @@ class Batcher:
     """Batches the requests to one version of a model.
 
     Args:
-        run_graph: runs a signature on arrays: `(signature name, arrays, deadline) -> arrays`.
+        run_graph: runs a signature on arrays: `(signature name, arrays, time left) -> arrays`.
         parameters: settings for joining requests.
         scheduler: runs the batches in its threads.
         model_name: label of the metrics.
@@ -207,33 +206,33 @@ class Batcher:
             arrays`.
     """
 
-    run_graph: Callable[[str, Arrays, float | None], dict[str, np.ndarray]]
+    run_graph: Callable[[str, Arrays, TimeLeft], dict[str, np.ndarray]]
     parameters: BatchingParameters
     scheduler: BatchScheduler
     model_name: str
     metrics: Metrics
     own_columns: Callable[[str, dict[str, np.ndarray]], dict[str, np.ndarray]] = lambda _, outputs: outputs
 
-    def run(self, signature_name: str, arrays: Arrays, deadline: float | None) -> dict[str, np.ndarray]:
+    def run(self, signature_name: str, arrays: Arrays, time_left: TimeLeft) -> dict[str, np.ndarray]:
         """Runs a request within a batch; its signature must be batchable (`Signature.is_batchable`).
 
         Args:
-            deadline: time of `time.monotonic` from which the answer is no longer wanted; None: never.
+            time_left: for how long the answer is wanted.
 
         Raises:
             ServingError: `run_graph` raised it, the queue is full, the deadline passed, or the request is too large.
         """
         sizes = {len(array) if array.ndim else 0 for array in arrays.values()}
         if len(sizes) != 1 or sizes == {0}:
-            return self.run_graph(signature_name, arrays, deadline)  # The graph answers or refuses it.
+            return self.run_graph(signature_name, arrays, time_left)  # The graph answers or refuses it.
         (size,) = sizes
         if size > self.parameters.max_batch_size:
             if self.parameters.enable_large_batch_splitting:
-                return self.run_graph(signature_name, arrays, deadline)
+                return self.run_graph(signature_name, arrays, time_left)
             raise invalid(f"Task size {size} is larger than maximum input batch size {self.parameters.max_batch_size}")
         self.metrics.input_batch_size.labels(self.model_name).observe(size)
         shapes = tuple((name, array.shape[1:], array.dtype.str) for name, array in sorted(arrays.items()))
-        task = _Task(arrays, size, deadline)
+        task = _Task(arrays, size, time_left)
         key = _Key(self, signature_name, shapes)
         with self.scheduler.turn_without_waiting(key) as is_alone:
             if is_alone:
@@ -251,7 +250,7 @@ class Batcher:
         for task in tasks:
             task.queued = now - task.enqueued
             self.metrics.queuing_latency.observe(task.queued * 1e6)
-            if task.deadline is not None and task.deadline < now:
+            if task.time_left() <= 0:
                 task.answer.set_exception(too_late())
             else:
                 wanted.append(task)
@@ -290,7 +289,7 @@ class Batcher:
         try:
             if isinstance(error, ServingError) and not self.parameters.allowed_batch_sizes:
                 raise error
-            task.answer.set_result(self.run_graph(signature_name, task.arrays, task.deadline))
+            task.answer.set_result(self.run_graph(signature_name, task.arrays, task.time_left))
         except Exception as failure:  # It is raised in the thread of its request.
             task.answer.set_exception(failure)
 
@@ -306,8 +305,7 @@ class Batcher:
         self.metrics.processed_batch_size.labels(self.model_name).observe(padded)
         self.metrics.padding_size.labels(self.model_name).observe(padded - rows)
         self.metrics.wrapped_runs.inc()
-        deadlines = [task.deadline for task in tasks]
-        outputs = self.run_graph(signature_name, joined, None if None in deadlines else max(deadlines))
+        outputs = self.run_graph(signature_name, joined, lambda: max(task.time_left() for task in tasks))
         if any(not array.ndim or len(array) != padded for array in outputs.values()):
             raise ValueError("An output does not have the batch as its first dimension.")
         stops = itertools.accumulate(task.size for task in tasks)

@@ -27,7 +27,7 @@ from tensorflow_serving.apis import (
 from export.server.inference import Inference
 from export.server.model_manager import VersionStatus
 from export.server.servable import Servable
-from export.server.serving_error import CODE_NUMBERS, ServingError, invalid
+from export.server.serving_error import CODE_NUMBERS, ServingError, TimeLeft, invalid
 from export.signatures import SERVING_DEFAULT
 
 _SIGNATURE_FIELD = "signature_def"
@@ -67,7 +67,7 @@ def spec_of(request: Message) -> model_pb2.ModelSpec:
     return request.model_spec
 
 
-def predict(servable: Servable, request: predict_pb2.PredictRequest, deadline: float | None, as_content: bool = False):
+def predict(servable: Servable, request: predict_pb2.PredictRequest, time_left: TimeLeft, as_content: bool = False):
     """Answers a `PredictRequest`; `as_content` as in `to_tensor`.
 
     Raises:
@@ -75,29 +75,31 @@ def predict(servable: Servable, request: predict_pb2.PredictRequest, deadline: f
     """
     arrays = {name: to_array(name, request.inputs[name]) for name in request.inputs}
     spec = _model_spec(servable, request.model_spec.signature_name)
-    outputs = Inference(servable, spec.signature_name, deadline).predict(arrays, list(request.output_filter))
+    outputs = Inference(servable, spec.signature_name, time_left).predict(arrays, list(request.output_filter))
     tensors = {name: to_tensor(array, as_content) for name, array in outputs.items()}
     return predict_pb2.PredictResponse(model_spec=spec, outputs=tensors)
 
 
-def classify(servable: Servable, request: classification_pb2.ClassificationRequest, deadline: float | None):
+def classify(servable: Servable, request: classification_pb2.ClassificationRequest, time_left: TimeLeft):
     """Answers a `ClassificationRequest`; raises as `Inference.classify`."""
-    return classification_pb2.ClassificationResponse(**_infer(servable, request, deadline, "Classify", _classification))
+    return classification_pb2.ClassificationResponse(
+        **_infer(servable, request, time_left, "Classify", _classification)
+    )
 
 
-def regress(servable: Servable, request: regression_pb2.RegressionRequest, deadline: float | None):
+def regress(servable: Servable, request: regression_pb2.RegressionRequest, time_left: TimeLeft):
     """Answers a `RegressionRequest`; raises as `Inference.regress`."""
-    return regression_pb2.RegressionResponse(**_infer(servable, request, deadline, "Regress", _regression))
+    return regression_pb2.RegressionResponse(**_infer(servable, request, time_left, "Regress", _regression))
 
 
-def _infer(servable: Servable, request: Message, deadline: float | None, api: str, result_of: Callable) -> dict:
+def _infer(servable: Servable, request: Message, time_left: TimeLeft, api: str, result_of: Callable) -> dict:
     """Returns the fields of the response to a request with examples."""
     spec = _model_spec(servable, request.model_spec.signature_name)
-    inference = Inference(servable, spec.signature_name, deadline, api)
+    inference = Inference(servable, spec.signature_name, time_left, api)
     return {"model_spec": spec, "result": result_of(inference, _examples(request.input))}
 
 
-def multi_inference(servable: Servable, request: inference_pb2.MultiInferenceRequest, deadline: float | None):
+def multi_inference(servable: Servable, request: inference_pb2.MultiInferenceRequest, time_left: TimeLeft):
     """Answers a `MultiInferenceRequest`, which asks several signatures of one model about the same examples.
 
     Raises:
@@ -116,12 +118,12 @@ def multi_inference(servable: Servable, request: inference_pb2.MultiInferenceReq
         if task.method_name not in _RESULTS:
             raise ServingError("UNIMPLEMENTED", f"Unsupported signature method_name: {task.method_name[:200]}")
         api, field, infer = _RESULTS[task.method_name]
-        result = infer(Inference(servable, spec.signature_name, deadline, api), examples)
+        result = infer(Inference(servable, spec.signature_name, time_left, api), examples)
         response.results.add(model_spec=spec, **{field: result})
     return response
 
 
-def metadata(servable: Servable, request: get_model_metadata_pb2.GetModelMetadataRequest, _: float | None):
+def metadata(servable: Servable, request: get_model_metadata_pb2.GetModelMetadataRequest, _: TimeLeft):
     """Answers a `GetModelMetadataRequest` with the signatures.
 
     Raises:
@@ -231,7 +233,7 @@ def to_array(name: str, tensor: tensor_pb2.TensorProto) -> np.ndarray:
         array = tf.make_ndarray(tensor)
         if dtype == tf.string and not tensor.string_val:
             array[...] = b""  # make_ndarray fills in str.
-    except (ValueError, TypeError, IndexError):
+    except (ValueError, TypeError, IndexError, OverflowError):
         raise invalid(f"Input {name[:200]!r}: its values do not make a tensor of shape {shape}.") from None
     return array
 

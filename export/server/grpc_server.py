@@ -8,8 +8,8 @@ import concurrent.futures
 import contextlib
 import functools
 import re
+import socket
 import threading
-import time
 from collections.abc import Callable, Mapping
 
 import grpc
@@ -25,7 +25,7 @@ from export.server.config_files import declared_message, read_text_message, sett
 from export.server.model_manager import ModelManager, UnavailableVersionError
 from export.server.monitoring import Metrics
 from export.server.server_settings import DRAIN_SECONDS, ServerSettings
-from export.server.serving_error import ServingError, as_serving_error, invalid
+from export.server.serving_error import MOST_SECONDS, ServingError, TimeLeft, as_serving_error, invalid
 from keras_bert.errors import InputError
 
 _MAX_MESSAGE = 1024  # Characters of an error's message, TensorFlow Serving's bound.
@@ -34,7 +34,7 @@ _MAX_GROWTH = 32
 _SPARE_THREADS = 16  # For requests that are only told that the server is full.
 _MAX_REFLECTIONS = 4
 
-Method = Callable[[Message, float | None], Message]  # (request, deadline) -> response; raises `ServingError`.
+Method = Callable[[Message, TimeLeft], Message]  # (request, time left) -> response; raises `ServingError`.
 
 
 def _services(
@@ -42,16 +42,16 @@ def _services(
 ) -> dict[str, dict[str, tuple[type[Message], Method]]]:
     """Returns the methods of both services, with the class of their requests."""
 
-    def infer(api: str, answer: Callable, request: Message, deadline: float | None) -> Message:
+    def infer(api: str, answer: Callable, request: Message, time_left: TimeLeft) -> Message:
         spec = grpc_messages.spec_of(request)
         known = spec.name if spec.name in manager.names() else ""
         with metrics.request(known, api, "GRPC"), manager.use(*_address(spec)) as servable:
-            return answer(servable, request, deadline)
+            return answer(servable, request, time_left)
 
-    def status(request: get_model_status_pb2.GetModelStatusRequest, _: float | None) -> Message:
+    def status(request: get_model_status_pb2.GetModelStatusRequest, _: TimeLeft) -> Message:
         return grpc_messages.status(manager.status(*_address(grpc_messages.spec_of(request))))
 
-    def reload(request: model_management_pb2.ReloadConfigRequest, _: float | None) -> Message:
+    def reload(request: model_management_pb2.ReloadConfigRequest, _: TimeLeft) -> Message:
         """Serves the models that the request names, and no others."""
         if not settings.allow_reload_config:
             raise ServingError("PERMISSION_DENIED", "This server was started without --allow_reload_config.")
@@ -92,13 +92,15 @@ def _handle(
     request_class: type[Message], method: Method, admission: Admission, body: bytes, context: grpc.ServicerContext
 ) -> bytes:
     """Answers a request's bytes. The client gets every error; the log gets only the server's own."""
-    seconds = context.time_remaining()
-    deadline = None if seconds is None else time.monotonic() + seconds
+
+    def time_left() -> float:
+        return min(context.time_remaining(), MOST_SECONDS) if context.is_active() else 0.0
+
     try:
         carrier = dict(context.invocation_metadata())
         with admission.request(), admission.body() as take, monitoring.collected(carrier):
             take(_MAX_GROWTH * len(body))
-            return method(_parse(request_class, body), deadline).SerializeToString()
+            return method(_parse(request_class, body), time_left).SerializeToString()
     except Exception as error:
         failure = as_serving_error(error)
     message = failure.message
@@ -179,6 +181,9 @@ class GrpcServer:
             credentials = _credentials(settings.ssl_config_file)
             self.port = self._bind(f"{host}:{settings.port}", "--host or --port", credentials)
         if settings.grpc_socket_path:
+            with socket.socket(socket.AF_UNIX) as probe:
+                if probe.connect_ex(settings.grpc_socket_path) == 0:  # gRPC would take it over.
+                    raise InputError(f"--grpc_socket_path={settings.grpc_socket_path}: another server listens there.")
             self._bind(f"unix:{settings.grpc_socket_path}", "--grpc_socket_path")
 
     def _bind(self, address: str, flags: str, credentials: grpc.ServerCredentials | None = None) -> int:
@@ -187,7 +192,8 @@ class GrpcServer:
                 return self._server.add_secure_port(address, credentials)
             return self._server.add_insecure_port(address)
         except RuntimeError as error:
-            raise InputError(f"Cannot listen on {address}. Choose another {flags}.") from error
+            cure = " Or check whether key and certificates of --ssl_config_file fit." if credentials else ""
+            raise InputError(f"Cannot listen on {address}. Choose another {flags}.{cure}") from error
 
     def start(self) -> None:
         """Starts to answer requests."""
@@ -239,5 +245,11 @@ def _credentials(path: str | None) -> grpc.ServerCredentials | None:
         return None
     expected = "TensorFlow Serving's SSLConfig: server_key, server_cert, custom_ca, client_verify"
     config = read_text_message(path, declared_message("SSLConfig"), expected)
+    needed = [config.server_key, config.server_cert, *([config.custom_ca] if config.client_verify else [])]
+    if not all("-----BEGIN " in text for text in needed):
+        raise InputError(
+            f"{path}: expected server_key, server_cert and, with client_verify, custom_ca to hold the text of PEM "
+            "files, '-----BEGIN ...', not their names."
+        )
     pair = (config.server_key.encode(), config.server_cert.encode())
     return grpc.ssl_server_credentials([pair], config.custom_ca.encode() or None, config.client_verify)

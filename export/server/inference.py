@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from export.server.servable import Servable, Signature
-from export.server.serving_error import invalid
+from export.server.serving_error import TimeLeft, invalid
 
 # Verb -> (name of its signatures, their outputs in words, sets of outputs that they may have).
 _KINDS = {
@@ -31,7 +31,7 @@ class Inference:
     Args:
         servable: the version.
         signature_name: one of its signatures.
-        deadline: see `Servable.run`.
+        time_left: see `Servable.run`.
         api: `Predict`, `Classify` or `Regress`.
 
     Attributes:
@@ -41,12 +41,12 @@ class Inference:
         ServingError: there is no such signature.
     """
 
-    def __init__(self, servable: Servable, signature_name: str, deadline: float | None, api: str = "Predict"):
+    def __init__(self, servable: Servable, signature_name: str, time_left: TimeLeft, api: str = "Predict"):
         self.signature = servable.signature(signature_name, api)
         self._api = api
         self._servable = servable
         self._name = signature_name
-        self._deadline = deadline
+        self._time_left = time_left
 
     def predict(self, arrays: Mapping[str, np.ndarray], output_filter: Sequence[str] = ()) -> dict[str, np.ndarray]:
         """Runs the signature on named arrays.
@@ -73,7 +73,7 @@ class Inference:
                 )
         if len(set(output_filter)) < len(output_filter):
             raise invalid(f"duplicate output tensor alias: {sorted(output_filter)}")
-        outputs = self._servable.run(self._name, arrays, self._deadline, self._api)
+        outputs = self._servable.run(self._name, arrays, self._time_left, self._api)
         return {name: outputs[name] for name in output_filter or sorted(outputs)}
 
     def classify(self, examples: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
@@ -125,7 +125,7 @@ class Inference:
         self._servable.check_rows(len(examples))
         self._servable.metrics.examples(self._servable.name, len(examples))
         arrays = {"inputs": np.array(examples, dtype=object)}
-        return self._servable.run(self._name, arrays, self._deadline, self._api)
+        return self._servable.run(self._name, arrays, self._time_left, self._api)
 
 
 def _count_rows(signature: Signature, arrays: Mapping[str, np.ndarray]) -> int:

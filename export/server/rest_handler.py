@@ -135,7 +135,7 @@ class RestHandler(http.server.BaseHTTPRequestHandler):
         """Reads and answers a request. What it held is given back on return, before a slow client reads the answer."""
         with self.server.admission.body() as take:
             try:
-                body, deadline = self._read_body(take), time.monotonic() + self._timeout
+                body, end = self._read_body(take), time.monotonic() + self._timeout
                 self._check_host()
                 path = self.path.partition("?")[0]
                 is_asked_for = path.lower().startswith("/v1/") or search_api.RERANK.fullmatch(path)
@@ -143,7 +143,9 @@ class RestHandler(http.server.BaseHTTPRequestHandler):
                     return self._preflight()
                 # Status and metrics, which matter most when the server is full, are always admitted.
                 with self.server.admission.request() if self.command == "POST" else contextlib.nullcontext():
-                    return self.server.routes.respond(self.command, self.path, body, deadline, self.headers)
+                    return self.server.routes.respond(
+                        self.command, self.path, body, lambda: end - time.monotonic(), self.headers
+                    )
             except OSError:
                 raise
             except Exception as error:
@@ -183,7 +185,7 @@ class RestHandler(http.server.BaseHTTPRequestHandler):
         length, limit = self._content_length(), self.server.settings.max_request_bytes
         wire = self._chunks() if length is None else self._exactly(length)
         body = self._uncompressed(wire)  # It outlasts the loop, for its end would be the end of `wire`.
-        pieces, received = [], 0
+        content, received = bytearray(), 0  # A list of pieces would cost more than tiny chunks hold.
         try:
             if self.command != "OPTIONS":  # A browser asks without the key whether it may send it.
                 self.server.keys.check_path(self.path, self.headers.get("Authorization"))
@@ -192,10 +194,10 @@ class RestHandler(http.server.BaseHTTPRequestHandler):
                 received += len(piece)
                 self._check_size(received)
                 take(rest_api.parsed_size(piece))
-                pieces.append(piece)
+                content += piece
         except ServingError:
             self.close_connection = True
-            pieces.clear()
+            content.clear()
             # Closing at once would reset the connection, and the answer would be lost.
             with contextlib.suppress(OSError, ServingError):
                 for piece in wire:
@@ -203,7 +205,7 @@ class RestHandler(http.server.BaseHTTPRequestHandler):
                     if received > 4 * limit:
                         break
             raise
-        return b"".join(pieces)
+        return bytes(content)
 
     def _check_size(self, size: int) -> None:
         limit = self.server.settings.max_request_bytes
@@ -279,9 +281,11 @@ class RestHandler(http.server.BaseHTTPRequestHandler):
     def handle_expect_100(self) -> bool:
         """Tells a client that asks before it sends a large body whether to send it (curl asks from 1 MB on)."""
         try:
+            self.server.keys.check_path(self.path, self.headers.get("Authorization"))
             self._check_size(self._content_length() or 0)
         except ServingError as error:
-            self._send(error_answer(error))
+            self.close_connection = True
+            self._send(error_answer(error, self.path))
             return False
         self._departures.deadline = time.monotonic() + self._timeout
         super().handle_expect_100()

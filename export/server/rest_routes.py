@@ -24,7 +24,7 @@ from export.server import grpc_messages, monitoring, openapi, page, rest_api, se
 from export.server.inference import Inference
 from export.server.model_manager import ModelManager
 from export.server.monitoring import CONTENT_TYPE, METRICS_PATHS, Metrics
-from export.server.serving_error import ServingError, invalid
+from export.server.serving_error import ServingError, TimeLeft, invalid, unlimited
 
 _VERSION = r"(?:/versions/(?P<version>\d+)|/labels/(?P<label>[^/:]+))?"
 _VERB_PATH = re.compile(rf"(?i)/v1/models/(?P<name>[^/:]+){_VERSION}:(?P<verb>predict|classify|regress)")
@@ -56,7 +56,7 @@ class RestRoutes:
         self.metrics = metrics
 
     def respond(
-        self, method: str, target: str, body: bytes, deadline: float | None = None, headers: Mapping[str, str] = {}
+        self, method: str, target: str, body: bytes, time_left: TimeLeft = unlimited, headers: Mapping[str, str] = {}
     ) -> Answer:
         """Returns the answer to one request, even if that is an error.
 
@@ -64,13 +64,13 @@ class RestRoutes:
             method: HTTP's.
             target: the path and the query, which of an API's path is a part.
             body: of a POST request.
-            deadline: see `Servable.run`.
+            time_left: see `Servable.run`.
             headers: of the request.
         """
         start = time.perf_counter()
         with monitoring.collected(headers) as spent:
             try:
-                answer = self._respond(method, target, body, deadline)
+                answer = self._respond(method, target, body, time_left)
             except ServingError as error:
                 answer = error_answer(error, target)
         if method != "POST":
@@ -78,14 +78,14 @@ class RestRoutes:
         spent[monitoring.TOTAL] = time.perf_counter() - start
         return answer._replace(headers={**answer.headers, "Server-Timing": monitoring.as_header(spent)})
 
-    def _respond(self, method: str, path: str, body: bytes, deadline: float | None) -> Answer:
+    def _respond(self, method: str, path: str, body: bytes, time_left: TimeLeft) -> Answer:
         page_path = path.partition("?")[0]
         if method == "POST" and (asked := _VERB_PATH.fullmatch(path)):
-            return json_answer(self._infer(asked, body, deadline))
+            return json_answer(self._infer(asked, body, time_left))
         if method == "POST" and page_path == search_api.EMBEDDINGS:
-            return self._search("embeddings", search_api.vectors_of, search_api.embed, body, deadline)
+            return self._search("embeddings", search_api.vectors_of, search_api.embed, body, time_left)
         if method == "POST" and search_api.RERANK.fullmatch(page_path):
-            return self._search("rerank", search_api.scores_of, search_api.rerank, body, deadline)
+            return self._search("rerank", search_api.scores_of, search_api.rerank, body, time_left)
         if method == "GET" and page_path == search_api.MODELS:
             return json_answer(search_api.list_models(self.manager))
         if method == "GET" and (asked := _MODEL_PATH.fullmatch(path)):
@@ -103,17 +103,17 @@ class RestRoutes:
             raise ServingError("NOT_FOUND", "Not found. This server answers under /v1/models/.")
         raise invalid(f"Malformed request: {method} {path[:200]}")
 
-    def _infer(self, asked: re.Match, body: bytes, deadline: float | None) -> dict:
+    def _infer(self, asked: re.Match, body: bytes, time_left: TimeLeft) -> dict:
         name, api = _name(asked), asked["verb"].capitalize()
         known = name if name in self.manager.names() else ""
         with self.metrics.request(known, api.lower(), "REST"), self.manager.use(*_address(asked)) as servable:
             document = rest_api.parse_json(body)
-            inference = Inference(servable, rest_api.signature_name_of(document), deadline, api)
+            inference = Inference(servable, rest_api.signature_name_of(document), time_left, api)
             rows = document.get("instances" if api == "Predict" else "examples")
             servable.check_rows(len(rows) if isinstance(rows, list) else 0)  # Before they are made into arrays.
             return _ANSWERS[api](inference, document)
 
-    def _search(self, api: str, find: Callable, answer: Callable, body: bytes, deadline: float | None) -> Answer:
+    def _search(self, api: str, find: Callable, answer: Callable, body: bytes, time_left: TimeLeft) -> Answer:
         try:
             document = rest_api.parse_json(body)
             name = search_api.model_name(self.manager, document, find)
@@ -122,7 +122,7 @@ class RestRoutes:
                 raise
         known = name if name in self.manager.names() else ""
         with self.metrics.request(known, api, "REST"), self.manager.use(name) as servable:
-            return Answer(200, "application/json", answer(servable, document, deadline))
+            return Answer(200, "application/json", answer(servable, document, time_left))
 
     def _metadata(self, asked: re.Match) -> dict:
         with self.manager.use(*_address(asked)) as servable:

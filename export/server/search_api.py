@@ -13,6 +13,7 @@ Shapes: B texts, S sequence, D embedding.
 """
 
 import base64
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -23,7 +24,7 @@ from export.server import rest_api
 from export.server.inference import Inference
 from export.server.model_manager import ModelManager
 from export.server.servable import Servable, Signature
-from export.server.serving_error import ServingError, invalid
+from export.server.serving_error import ServingError, TimeLeft, invalid
 from export.signatures import COUNT_TOKENS, SERVING_DEFAULT, TOKEN_IDS
 from keras_bert.errors import shown
 
@@ -68,7 +69,7 @@ def model_name(manager: ModelManager, document: Mapping, find: Callable[[Signatu
         ServingError: (INVALID_ARGUMENT) the request names no model, and there are several such models or none.
     """
     name = document.get("model")
-    if isinstance(name, str):
+    if name and isinstance(name, str):
         return name
     able = able_models(manager, find)
     if len(able) != 1 or name is not None:
@@ -105,13 +106,15 @@ def health(manager: ModelManager) -> dict:
 # === Embeddings ===
 
 
-def embed(servable: Servable, document: Mapping, deadline: float | None) -> bytes:
+def embed(servable: Servable, document: Mapping, time_left: TimeLeft) -> bytes:
     """Returns the JSON of OpenAI's answer to a request for embeddings."""
     vectors = vectors_of(servable.model.signatures)
     if vectors is None:
         raise invalid(f"The model {servable.name!r} gives no embeddings of texts.")
     as_base64 = _field(document, "encoding_format", _ENCODINGS, "float") == "base64"
     signature_name, output = vectors
+    width = servable.model.signatures[signature_name].outputs[output].shape[-1] or math.inf
+    dimensions = _field(document, "dimensions", (f"from 1 to {width}", lambda n: _is_count(n) and n <= width))
     texts = _inputs(document.get("input"))
     servable.check_rows(len(texts))
     if isinstance(texts[0], list):
@@ -119,10 +122,12 @@ def embed(servable: Servable, document: Mapping, deadline: float | None) -> byte
         num_tokens = int(arrays["lengths"].sum())
     else:
         arrays, num_tokens = {"text": _texts(texts, "input")}, None
-    if num_tokens is None and COUNT_TOKENS in servable.model.signatures:
-        counts = Inference(servable, COUNT_TOKENS, deadline).predict(arrays)
-        num_tokens = int(counts["num_tokens"].sum())
-    rows = _cut(Inference(servable, signature_name, deadline).predict(arrays, [output])[output], document)
+        if COUNT_TOKENS in servable.model.signatures:
+            counts = Inference(servable, COUNT_TOKENS, time_left).predict(arrays)
+            num_tokens = int(counts["num_tokens"].sum())
+    rows = Inference(servable, signature_name, time_left).predict(arrays, [output])[output][:, :dimensions]
+    if dimensions is not None:
+        rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
     write = _base64_of if as_base64 else _numbers_of
     data = ",".join(
         f'{{"object": "embedding", "index": {number}, "embedding": {write(row)}}}' for number, row in enumerate(rows)
@@ -181,16 +186,6 @@ def _token_arrays(servable: Servable, rows: list) -> dict[str, np.ndarray]:
     return {"token_ids": ids, "segment_ids": np.zeros_like(ids), "lengths": lengths}
 
 
-def _cut(rows: np.ndarray, document: Mapping) -> np.ndarray:
-    """Cuts vectors, float32 (B, D), to their first `dimensions`, of length 1; without it they stay the model's own."""
-    width = rows.shape[1]
-    dimensions = _field(document, "dimensions", (f"from 1 to {width}", lambda n: _is_count(n) and n <= width))
-    if dimensions is None:
-        return rows
-    cut = rows[:, :dimensions]
-    return cut / np.maximum(np.linalg.norm(cut, axis=1, keepdims=True), 1e-12)
-
-
 def _base64_of(row: np.ndarray) -> str:
     return f'"{base64.b64encode(row.astype("<f4").tobytes()).decode()}"'
 
@@ -203,26 +198,27 @@ def _numbers_of(row: np.ndarray) -> str:
 # === Rerankings ===
 
 
-def rerank(servable: Servable, document: Mapping, deadline: float | None) -> bytes:
+def rerank(servable: Servable, document: Mapping, time_left: TimeLeft) -> bytes:
     """Returns the JSON of a reranking, the best text first: TEI's list for `texts`, Cohere's object for `documents`."""
     output = scores_of(servable.model.signatures)
     if output is None:
         raise invalid(f"The model {servable.name!r} does not score pairs of texts by one number or two classes.")
     key = "documents" if document.get("texts") is None else "texts"
     query, top_n = _field(document, "query", _TEXT, 0), _field(document, "top_n", _COUNT)
-    texts = _field(document, key, _TEXTS, ())
+    texts, is_raw = _field(document, key, _TEXTS, ()), _field(document, "raw_scores", _FLAG)
+    is_tei = key == "texts"
+    score_name, text_name = ("score", "return_text") if is_tei else ("relevance_score", "return_documents")
+    with_text = _field(document, text_name, _FLAG)
     servable.check_rows(len(texts))
     if key == "documents":
         texts = [text.get("text") if isinstance(text, dict) else text for text in texts]
     column = _texts(texts, key)
     arrays = {"text": np.repeat(_texts([query], "query"), len(column)), "text_pair": column}
-    logits = _logits(Inference(servable, SERVING_DEFAULT, deadline).predict(arrays, [output])[output])
-    scores = logits if _field(document, "raw_scores", _FLAG) else (1.0 + np.tanh(logits / 2)) / 2
+    logits = _logits(Inference(servable, SERVING_DEFAULT, time_left).predict(arrays, [output])[output])
+    scores = logits if is_raw else (1.0 + np.tanh(logits / 2)) / 2
     order = np.argsort(-scores, kind="stable").tolist()
-    is_tei = key == "texts"
-    score_name, with_text = ("score", "return_text") if is_tei else ("relevance_score", "return_documents")
     results = [{"index": index, score_name: float(scores[index])} for index in order[:top_n]]
-    if _field(document, with_text, _FLAG):
+    if with_text:
         for result in results:
             text = texts[result["index"]]
             result |= {"text": text} if is_tei else {"document": {"text": text}}

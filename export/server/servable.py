@@ -29,7 +29,7 @@ from export.server.batching import Batcher
 from export.server.monitoring import Metrics
 from export.server.runtime import encoders
 from export.server.server_settings import ServerSettings
-from export.server.serving_error import CODE_NAMES, ServingError, invalid
+from export.server.serving_error import CODE_NAMES, ServingError, TimeLeft, invalid, unlimited
 from export.signatures import COUNT_TOKENS
 from keras_bert.errors import InputError, first_line
 from keras_bert.files import read_object
@@ -101,7 +101,7 @@ class ServedModel:
         try:
             with graph.as_default():
                 loader = loader_impl.SavedModelLoader(directory)
-                if settings.runtime != "tensorflow" or settings.precision == "int8":
+                if settings.runtime != "tensorflow" and settings.precision != "bfloat16":
                     self._use_onnxruntime(loader.get_meta_graph_def_from_tags(tags), settings)
                 meta_graph = loader.load(self._session, tags)
         # The loader has no error of its own for a damaged directory; cut files and flipped bytes raise these.
@@ -141,7 +141,7 @@ class ServedModel:
                 logging.getLogger(__name__).warning("%s TensorFlow does.", error)
 
     def run(
-        self, signature_name: str, arrays: Mapping[str, np.ndarray], deadline: float | None = None
+        self, signature_name: str, arrays: Mapping[str, np.ndarray], time_left: TimeLeft = unlimited
     ) -> dict[str, np.ndarray]:
         """Runs a signature on arrays of its types.
 
@@ -149,16 +149,16 @@ class ServedModel:
         deadline is checked between them. Each run waits for its turn.
 
         Args:
-            deadline: time of `time.monotonic` from which the answer is no longer wanted; None: never.
+            time_left: for how long the answer is wanted.
 
         Raises:
             ServingError: the graph refuses the values, such as a token id outside the vocabulary, or it failed, or the
                 deadline passed before a run.
         """
         counts = {len(array) if array.ndim else 0 for array in arrays.values()}
-        if deadline is None or signature_name not in self._paddings or len(counts) != 1 or max(counts) <= 1:
+        if signature_name not in self._paddings or len(counts) != 1 or max(counts) <= 1:
             num_bytes = sum(int(_bytes_of_rows(array).sum()) for array in arrays.values())
-            return self._run_in_turn(signature_name, arrays, num_bytes + _BYTES_PER_ROW, deadline)
+            return self._run_in_turn(signature_name, arrays, num_bytes + _BYTES_PER_ROW, time_left)
         sizes = np.cumsum(sum(_bytes_of_rows(array) for array in arrays.values()) + _BYTES_PER_ROW)
         is_known = self._rates.get(signature_name, math.inf) < math.inf
         slices, start, done, most_bytes, most_rows = [], 0, 0, _FIRST_BYTES, _FIRST_ROWS if is_known else 1
@@ -167,15 +167,15 @@ class ServedModel:
             limit = int(np.searchsorted(sizes, done + most_bytes, side="right"))
             limit = min(max(limit, start + 1), start + most_rows)
             rows, size = {name: array[start:limit] for name, array in arrays.items()}, int(sizes[limit - 1]) - done
-            slices.append(self._run_in_turn(signature_name, rows, size, deadline))
+            slices.append(self._run_in_turn(signature_name, rows, size, time_left))
             start, done, most_bytes, most_rows = limit, done + size, _GROWTH * size, _MOST_ROWS
         return _joined(slices, self._paddings[signature_name])
 
     def _run_in_turn(
-        self, signature_name: str, arrays: Mapping[str, np.ndarray], num_bytes: int, deadline: float | None
+        self, signature_name: str, arrays: Mapping[str, np.ndarray], num_bytes: int, time_left: TimeLeft
     ) -> dict[str, np.ndarray]:
         asked = time.monotonic()
-        with self._turns.turn(num_bytes, deadline):
+        with self._turns.turn(num_bytes, time_left):
             start = time.monotonic()
             monitoring.spend(monitoring.QUEUE, start - asked)
             outputs = self._turns.run(self._run, signature_name, arrays)
@@ -390,12 +390,12 @@ class Servable:
         return self.model.signatures[name]
 
     def run(
-        self, signature_name: str, arrays: Mapping[str, np.ndarray], deadline: float | None, api: str
+        self, signature_name: str, arrays: Mapping[str, np.ndarray], time_left: TimeLeft, api: str
     ) -> dict[str, np.ndarray]:
         """Runs a signature on arrays that fit it, in a batch if possible.
 
         Args:
-            deadline: time of `time.monotonic` from which the answer is no longer wanted; None: never.
+            time_left: for how long the answer is wanted.
             api: `Predict`, `Classify` or `Regress`, for the metrics.
 
         Raises:
@@ -404,9 +404,9 @@ class Servable:
         start = time.perf_counter()
         with monitoring.collected() as waits:
             if self._batcher and self.signature(signature_name).is_batchable:
-                outputs = self._batcher.run(signature_name, arrays, deadline)
+                outputs = self._batcher.run(signature_name, arrays, time_left)
             else:
-                outputs = self.model.run(signature_name, arrays, deadline)
+                outputs = self.model.run(signature_name, arrays, time_left)
         seconds, queued = time.perf_counter() - start, waits.get(monitoring.QUEUE, 0.0)
         monitoring.spend(monitoring.QUEUE, queued)
         phase = monitoring.TOKENIZATION if signature_name == COUNT_TOKENS else monitoring.INFERENCE

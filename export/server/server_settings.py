@@ -92,6 +92,8 @@ class ServerSettings(Settings):
         super().__post_init__()
         if self.precision == "int8" and self.runtime == "tensorflow":
             raise InputError("--precision=int8 computes by ONNX Runtime. Leave out --runtime=tensorflow.")
+        if self.precision == "bfloat16" and self.runtime == "onnxruntime":
+            raise InputError("--precision=bfloat16 computes by TensorFlow. Leave out --runtime=onnxruntime.")
 
     @classmethod
     def pass_over(cls, arguments: list[str]) -> None:

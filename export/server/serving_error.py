@@ -1,10 +1,16 @@
-"""The error of a request: a canonical status code and a message, which both protocols translate."""
+"""The error of a request: a canonical status code and a message, which both protocols translate; and its time."""
 
 import logging
 import sys
 import traceback
+from collections.abc import Callable
 
 import grpc
+
+# Seconds for which the answer to a request is still wanted: 0 or less once its time is over or its client is gone.
+TimeLeft = Callable[[], float]
+# The time of a request without a deadline. gRPC says 9e18 seconds, and locks of Python wait for no more than 9e9.
+MOST_SECONDS = 3600.0
 
 # Code -> HTTP status, as TensorFlow Serving's http_server.cc maps them; all other codes are 500. TensorFlow Serving
 # answers 429 to RESOURCE_EXHAUSTED. Here that code means a full server, not one client that asks too often, hence 503.
@@ -49,6 +55,11 @@ def invalid(message: str, http_status: int | None = None) -> ServingError:
 def too_late() -> ServingError:
     """Returns the error of a request whose client no longer waits for the answer."""
     return ServingError("DEADLINE_EXCEEDED", "The request's deadline passed before it was answered.")
+
+
+def unlimited() -> float:
+    """Is the `TimeLeft` of requests without a deadline."""
+    return MOST_SECONDS
 
 
 def as_serving_error(error: Exception) -> ServingError:

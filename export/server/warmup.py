@@ -10,7 +10,7 @@ from tensorflow_serving.apis import prediction_log_pb2
 from export.base_path import WARMUP_FILE
 from export.server import grpc_messages
 from export.server.servable import Servable
-from export.server.serving_error import ServingError
+from export.server.serving_error import ServingError, unlimited
 from keras_bert.errors import InputError
 from keras_bert.files import is_file
 
@@ -64,6 +64,6 @@ def _replay(servable: Servable, record: bytes, where: str) -> None:
     if kind not in _ANSWERS:
         raise InputError(f"{where}: expected one of {sorted(_ANSWERS)}. Received: {kind}")
     try:
-        _ANSWERS[kind](servable, getattr(log, kind).request, None)
+        _ANSWERS[kind](servable, getattr(log, kind).request, unlimited)
     except ServingError as error:
         raise InputError(f"{where}: the model does not answer its warm-up request: {error.message}") from error

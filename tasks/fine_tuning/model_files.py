@@ -95,7 +95,10 @@ def load_reranker(directory: str) -> tuple:
     Raises:
         InputError: as `load_model` and `read_reranker`.
     """
-    read_reranker(directory)
+    labels = read_reranker(directory).get("labels") or []
+    if len(labels) == 2:
+        order = "bert-classify --labels sets the order of labels"
+        print(f"{directory}: orders passages by the probability of {labels[1]!r}, its second label; {order}.")
     return load_model(directory, "classification", "bert-classify")
 
 

@@ -184,3 +184,9 @@ def test_the_description_of_a_model_of_windows_says_what_is_explained(classifier
     described = Classification(classifier, preprocessor, LABELS, long_text="mean").description()["signatures"]
     assert "read, in windows of 22, whose outputs" in described["serving_default"]["inputs"]["text"]
     assert described["explain"]["inputs"] == {"text": "string: its first sequence is explained"}
+
+
+def test_a_classifier_of_pairs_names_the_label_that_ranks(classifier, preprocessor):
+    head = Classification(classifier, preprocessor, labels=["match", "other"], num_texts=2)
+    assert head.about().summary.endswith("bert-serve's /rerank goes by the probability of other.")
+    assert "rerank" not in Classification(classifier, preprocessor, labels=LABELS).about().summary

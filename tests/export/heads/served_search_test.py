@@ -109,7 +109,7 @@ def nearest_first(head) -> np.ndarray:
 
 
 @pytest.mark.parametrize("num_outputs", [1, 2])
-def test_a_reranker_orders_what_is_found(tmp_path, num_outputs, monkeypatch, embedder):
+def test_a_reranker_orders_what_is_found(tmp_path, num_outputs, monkeypatch, embedder, capsys):
     if num_outputs == 2:
         monkeypatch.setattr(pieces, "MOST_NUMBERS", 1)  # A pair at a time.
     scorer = shaken(BertTextClassifier(backbone(num_layers=1), num_outputs, compile=False), seed=5)
@@ -117,6 +117,7 @@ def test_a_reranker_orders_what_is_found(tmp_path, num_outputs, monkeypatch, emb
     save_model(str(tmp_path / "model"), scorer, BertTokenizer(VOCABULARY), trained)
     passages, settings = write(tmp_path / "p.txt", 40), {"reranker_dir": str(tmp_path / "model")}
     head = OfRandomVectors(embedder, assets(), passages, 6, **settings)
+    assert ("by the probability of '1', its second label" in capsys.readouterr().out) == (num_outputs == 2)
     hits = tf.function(head.answer_texts)(head.model, {"text": tf.constant(QUESTIONS)})
     indices, lines = nearest_first(head), (tmp_path / "p.txt").read_bytes().splitlines()
     unranked = np.array(lines, object)[indices]

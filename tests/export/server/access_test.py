@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import threading
 
 import grpc
 import pytest
@@ -86,6 +87,23 @@ def test_nobody_else_is(server, method, path, authorization):
     assert "Authorization: Bearer KEY" in json.dumps(answer) and "first-key" not in json.dumps(answer)
     if path == "/v1/embeddings":
         assert answer["error"]["code"] == "invalid_api_key"
+
+
+def test_a_client_that_asks_first_is_refused_before_it_sends_its_body(server):
+    head = b"POST /v1/embeddings HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 9\r\n\r\n"
+    answer = toy_server.exchange(server, head)
+    assert answer.startswith(b"HTTP/1.1 401 ") and b"invalid_api_key" in answer
+
+
+def test_a_call_without_a_key_that_sends_no_message_holds_no_thread(server):
+    method = "/tensorflow.serving.ModelService/GetModelStatus"
+    with grpc.insecure_channel(f"127.0.0.1:{server.grpc.port}") as channel:
+        never = threading.Event()
+        call = channel.stream_unary(method).future(iter(never.wait, True), timeout=30)
+        with pytest.raises(grpc.RpcError) as refused:
+            call.result(30)
+        never.set()
+    assert refused.value.code() == grpc.StatusCode.UNAUTHENTICATED
 
 
 def test_health_the_page_and_preflights_need_no_key(server):

@@ -10,7 +10,7 @@ import toy_server
 from export.server import admission, servable
 from export.server.admission import Turns
 from export.server.servable import ServedModel
-from export.server.serving_error import ServingError
+from export.server.serving_error import ServingError, unlimited
 
 LONG, SHORT = 5000, 100
 
@@ -18,16 +18,24 @@ LONG, SHORT = 5000, 100
 def test_a_short_run_passes_a_long_one(monkeypatch):
     monkeypatch.setattr(admission, "available_cores", lambda: 2)
     turns = Turns()
-    with turns.turn(LONG, None), turns.turn(SHORT, time.monotonic() + 3600):
-        with pytest.raises(ServingError, match="deadline passed"), turns.turn(LONG, time.monotonic() + 0.01):
+    with turns.turn(LONG, unlimited), turns.turn(SHORT, unlimited):
+        with pytest.raises(ServingError, match="deadline passed"), turns.turn(LONG, lambda: 0.01):
             pytest.fail("Two long runs at once.")
-    with turns.turn(LONG, time.monotonic() + 3600):  # It was given back.
+    with turns.turn(LONG, unlimited):  # It was given back.
         pass
 
 
 def test_a_late_run_has_no_turn():
-    with pytest.raises(ServingError, match="deadline passed"), Turns().turn(SHORT, time.monotonic() - 1):
+    with pytest.raises(ServingError, match="deadline passed"), Turns().turn(SHORT, lambda: -1.0):
         pytest.fail("It is late.")
+
+
+def test_a_turn_that_comes_after_its_client_has_gone_is_given_back():
+    turns = Turns()
+    seconds = iter([1.0, 0.0])
+    with pytest.raises(ServingError, match="deadline passed"), turns.turn(LONG, lambda: next(seconds)):
+        pytest.fail("Nobody waits for it.")
+    assert turns._long._value == Turns()._long._value
 
 
 @pytest.mark.parametrize(("num_cores", "num_short", "num_long"), [(1, 2, 1), (2, 4, 1), (8, 16, 4)])
@@ -35,10 +43,10 @@ def test_a_machine_has_turns_for_its_cores(num_cores, num_short, num_long, monke
     monkeypatch.setattr(admission, "available_cores", lambda: num_cores)
     for size, count in ((SHORT, num_short), (LONG, num_long)):
         turns = Turns()
-        taken = [turns.turn(size, None) for _ in range(count)]
+        taken = [turns.turn(size, unlimited) for _ in range(count)]
         for turn in taken:
             turn.__enter__()
-        with pytest.raises(ServingError, match="deadline passed"), turns.turn(size, time.monotonic() + 0.01):
+        with pytest.raises(ServingError, match="deadline passed"), turns.turn(size, lambda: 0.01):
             pytest.fail("One more than there are.")
 
 

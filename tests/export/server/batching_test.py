@@ -11,7 +11,7 @@ import toy_server
 from export.server.batching import Batcher, BatchScheduler
 from export.server.config_files import BatchingParameters, read_batching_parameters
 from export.server.monitoring import Metrics
-from export.server.serving_error import ServingError
+from export.server.serving_error import ServingError, unlimited
 from keras_bert.errors import InputError
 
 
@@ -25,7 +25,7 @@ class Graph:
         self.go_on = threading.Event()
         self.go_on.set()
 
-    def __call__(self, signature_name, arrays, deadline):
+    def __call__(self, signature_name, arrays, time_left):
         self.shapes.append(arrays["x"].shape)
         self.threads.append(threading.get_ident())
         self.started.set()
@@ -57,18 +57,18 @@ def _batcher(graph):
         scheduler.close()
 
 
-def together(graph, batcher, requests, signature_name="s", deadline=None, hold=0.0):
+def together(graph, batcher, requests, signature_name="s", time_left=unlimited, hold=0.0):
     """Sends requests while the graph is busy with another, so that they wait together; gives their futures."""
     graph.started.clear()
     graph.go_on.clear()
     pool = concurrent.futures.ThreadPoolExecutor(len(requests) + 1)
-    busy = pool.submit(batcher.run, "busy", {"x": np.zeros(1)}, None)
+    busy = pool.submit(batcher.run, "busy", {"x": np.zeros(1)}, unlimited)
     assert graph.started.wait(30)
     graph.shapes.clear()
     futures = []
     queues = batcher.scheduler._queues
     for number, request in enumerate(requests, start=1):
-        futures.append(pool.submit(batcher.run, signature_name, {"x": request}, deadline))
+        futures.append(pool.submit(batcher.run, signature_name, {"x": request}, time_left))
         toy_server.until(
             lambda number=number: sum(len(queue.tasks) for queue in queues.values()) == number or futures[-1].done()
         )
@@ -129,7 +129,7 @@ def test_many_bad_requests_fail_alone(graph, batcher):
 
 def test_a_request_refused_by_itself_is_not_tried_again(graph, batcher):
     with pytest.raises(ServingError, match="negative"):
-        batcher().run("s", {"x": np.array([-1.0])}, None)
+        batcher().run("s", {"x": np.array([-1.0])}, unlimited)
     assert graph.shapes == [(1,)]
 
 
@@ -150,19 +150,19 @@ def test_batches_are_filled_up_to_an_allowed_size(graph, batcher):
     futures = together(graph, made, [np.ones(2), np.ones(3)])
     assert graph.shapes == [(8,)]
     assert [len(future.result()["y"]) for future in futures] == [2, 3]
-    assert len(made.run("s", {"x": np.ones(1)}, None)["y"]) == 1
+    assert len(made.run("s", {"x": np.ones(1)}, unlimited)["y"]) == 1
     assert graph.shapes[-1] == (4,)
 
 
 def test_a_batch_waits_for_more_as_long_as_it_may(graph, batcher):
     made = batcher(batch_timeout_micros=200_000, max_batch_size=3, num_batch_threads=2)
     start = time.monotonic()
-    made.run("s", {"x": np.ones(1)}, None)
+    made.run("s", {"x": np.ones(1)}, unlimited)
     assert time.monotonic() - start >= 0.2
     hour = batcher(batch_timeout_micros=3600 * 10**6, max_batch_size=3, num_batch_threads=2)
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        first = pool.submit(hour.run, "s", {"x": np.ones(1)}, None)
-        second = pool.submit(hour.run, "s", {"x": np.ones(2)}, None)  # full: there is nothing to wait for
+        first = pool.submit(hour.run, "s", {"x": np.ones(1)}, unlimited)
+        second = pool.submit(hour.run, "s", {"x": np.ones(2)}, unlimited)  # full: there is nothing to wait for
         assert [len(future.result(60)["y"]) for future in (first, second)] == [1, 2]
     assert graph.shapes == [(1,), (3,)]
 
@@ -170,11 +170,11 @@ def test_a_batch_waits_for_more_as_long_as_it_may(graph, batcher):
 def test_a_batch_waits_no_longer_once_the_server_is_to_end(graph, batcher):
     made = batcher(batch_timeout_micros=3600 * 10**6)
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        first = pool.submit(made.run, "s", {"x": np.ones(1)}, None)
+        first = pool.submit(made.run, "s", {"x": np.ones(1)}, unlimited)
         toy_server.until(lambda: made.scheduler._queues)
         made.scheduler.hurry()
         assert len(first.result(60)["y"]) == 1
-    assert len(made.run("s", {"x": np.ones(2)}, None)["y"]) == 2
+    assert len(made.run("s", {"x": np.ones(2)}, unlimited)["y"]) == 2
 
 
 def test_a_thread_that_waits_for_one_queue_leaves_none_alone(graph, batcher):
@@ -182,8 +182,8 @@ def test_a_thread_that_waits_for_one_queue_leaves_none_alone(graph, batcher):
     made = batcher(batch_timeout_micros=100_000, max_batch_size=2, num_batch_threads=2)
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         for _ in range(5):
-            slow = pool.submit(made.run, "s", {"x": np.ones((1, 7))}, None)
-            full = [pool.submit(made.run, "s", {"x": np.ones((1, 3))}, None) for _ in range(4)]
+            slow = pool.submit(made.run, "s", {"x": np.ones((1, 7))}, unlimited)
+            full = [pool.submit(made.run, "s", {"x": np.ones((1, 3))}, unlimited) for _ in range(4)]
             for future in (slow, *full):
                 assert future.result(60)["y"].shape[0] == 1
 
@@ -191,11 +191,11 @@ def test_a_thread_that_waits_for_one_queue_leaves_none_alone(graph, batcher):
 def test_a_request_that_finds_a_thread_free_runs_where_it_is(graph, batcher):
     made = batcher()
     for _ in range(3):
-        np.testing.assert_array_equal(made.run("s", {"x": np.ones(2)}, None)["y"], [2, 2])
+        np.testing.assert_array_equal(made.run("s", {"x": np.ones(2)}, unlimited)["y"], [2, 2])
     with pytest.raises(ServingError, match="negative"):
-        made.run("s", {"x": -np.ones(2)}, None)
+        made.run("s", {"x": -np.ones(2)}, unlimited)
     assert set(graph.threads) == {threading.get_ident()}
-    batcher(batch_timeout_micros=1).run("s", {"x": np.ones(2)}, None)  # others may come and join it
+    batcher(batch_timeout_micros=1).run("s", {"x": np.ones(2)}, unlimited)  # others may come and join it
     assert graph.threads[-1] != threading.get_ident()
 
 
@@ -204,9 +204,9 @@ def test_no_more_batches_run_at_once_than_there_are_threads(graph, batcher, num_
     made = batcher(num_batch_threads=num_threads)
     graph.go_on.clear()
     with concurrent.futures.ThreadPoolExecutor(5) as pool:
-        futures = [pool.submit(made.run, "s", {"x": np.ones(1)}, None) for _ in range(num_threads)]
+        futures = [pool.submit(made.run, "s", {"x": np.ones(1)}, unlimited) for _ in range(num_threads)]
         toy_server.until(lambda: len(graph.shapes) == num_threads)
-        futures += [pool.submit(made.run, "s", {"x": np.ones(1)}, None) for _ in range(3)]
+        futures += [pool.submit(made.run, "s", {"x": np.ones(1)}, unlimited) for _ in range(3)]
         toy_server.until(lambda: sum(len(queue.tasks) for queue in made.scheduler._queues.values()) == 3)
         assert len(graph.shapes) == num_threads
         graph.go_on.set()
@@ -218,9 +218,9 @@ def test_what_waits_for_a_turn_to_end_is_answered_although_the_server_closes(gra
     made = batcher()
     graph.go_on.clear()
     with concurrent.futures.ThreadPoolExecutor(3) as pool:
-        first = pool.submit(made.run, "s", {"x": np.ones(1)}, None)
+        first = pool.submit(made.run, "s", {"x": np.ones(1)}, unlimited)
         assert graph.started.wait(30)
-        second = pool.submit(made.run, "s", {"x": np.ones(1)}, None)
+        second = pool.submit(made.run, "s", {"x": np.ones(1)}, unlimited)
         toy_server.until(lambda: made.scheduler._queues)
         closing = pool.submit(made.scheduler.close, 30.0)
         toy_server.until(lambda: made.scheduler._is_closed)
@@ -237,25 +237,29 @@ def test_a_full_queue_refuses(graph, batcher):
     assert [len(future.result()["y"]) for future in futures[:2]] == [2, 2]
 
 
+def _until(end):
+    return lambda: end - time.monotonic()
+
+
 def test_a_request_that_is_too_late_is_dropped(graph, batcher):
     made = batcher()
-    soon = together(graph, made, [np.ones(1)], deadline=time.monotonic() + 0.1, hold=0.3)
+    soon = together(graph, made, [np.ones(1)], time_left=_until(time.monotonic() + 0.1), hold=0.3)
     with pytest.raises(ServingError, match="deadline passed"):
         soon[0].result()
     assert graph.shapes == []
-    assert len(made.run("s", {"x": np.ones(2)}, time.monotonic() + 30)["y"]) == 2
+    assert len(made.run("s", {"x": np.ones(2)}, _until(time.monotonic() + 30))["y"]) == 2
 
 
 def test_a_request_larger_than_a_batch(graph, batcher):
     message = "Task size 3 is larger than maximum input batch size 2"
     with pytest.raises(ServingError, match=message):
-        batcher(max_batch_size=2).run("s", {"x": np.ones(3)}, None)
-    whole = batcher(max_batch_size=2, enable_large_batch_splitting=True).run("s", {"x": np.ones(3)}, None)
+        batcher(max_batch_size=2).run("s", {"x": np.ones(3)}, unlimited)
+    whole = batcher(max_batch_size=2, enable_large_batch_splitting=True).run("s", {"x": np.ones(3)}, unlimited)
     assert len(whole["y"]) == 3
 
 
 def test_an_empty_request_runs_by_itself(graph, batcher):
-    assert batcher().run("s", {"x": np.ones((0, 4))}, None)["y"].shape == (0, 4)
+    assert batcher().run("s", {"x": np.ones((0, 4))}, unlimited)["y"].shape == (0, 4)
 
 
 # === Parameters ===

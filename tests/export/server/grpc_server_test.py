@@ -1,5 +1,6 @@
 """gRPC by the real client: tensorflow-serving-api's stubs, against a toy model and against hostile bytes."""
 
+import contextlib
 import time
 
 import grpc
@@ -25,6 +26,7 @@ from export.server import grpc_messages
 from export.server.grpc_server import GrpcServer
 from export.server.servable import ServedModel
 from export.server.server_settings import ServerSettings
+from export.server.serving_error import unlimited
 from keras_bert.errors import InputError
 
 
@@ -159,6 +161,9 @@ def _tensor(dtype, sizes, **fields):
         (_tensor(0, [1]), "cannot read type 0"),
         (_tensor(9999, [1]), "cannot read type 9999"),
         (_tensor(20, [1]), "cannot read type 20"),  # a resource
+        (_tensor(6, [1], int_val=[300]), "its values do not"),  # int8
+        (_tensor(4, [1], int_val=[-1]), "its values do not"),  # uint8
+        (_tensor(19, [1], half_val=[70_000]), "its values do not"),  # float16
         (_tensor(1, [0]), None),
         (_tensor(1, [3], float_val=[1.0]), None),  # one value fills the shape, as everywhere in TensorFlow
     ],
@@ -335,6 +340,36 @@ def test_a_deadline_that_passes(stub, monkeypatch):
     with pytest.raises(grpc.RpcError) as caught:
         stub.Predict(half_plus.request([1.0]), timeout=0.2)
     assert caught.value.code().name == "DEADLINE_EXCEEDED"
+
+
+@contextlib.contextmanager
+def _all_turns_taken(server):
+    with server.manager.use("half") as loaded, contextlib.ExitStack() as taken:
+        turns = loaded.model._turns
+        for _ in range(turns._short._value):
+            taken.enter_context(turns.turn(1, unlimited))
+        yield
+
+
+def test_a_request_without_a_deadline_waits_for_its_turn(server, stub):
+    with _all_turns_taken(server):
+        waiting = stub.Predict.future(half_plus.request([1.0]))
+        toy_server.until(lambda: server.rest.admission.in_progress == 1)
+        time.sleep(0.1)
+    assert list(waiting.result(30).outputs["y"].float_val) == [3.5]
+
+
+def test_a_cancelled_request_is_not_computed(server, stub, monkeypatch):
+    computed, run = [], ServedModel._run
+    monkeypatch.setattr(ServedModel, "_run", lambda *arguments: computed.append(arguments) or run(*arguments))
+    with _all_turns_taken(server):
+        waiting = stub.Predict.future(half_plus.request([1.0]))
+        toy_server.until(lambda: server.rest.admission.in_progress == 1)
+        time.sleep(0.1)
+        waiting.cancel()
+        time.sleep(0.1)
+    toy_server.until(lambda: server.rest.admission.in_progress == 0)
+    assert computed == []
 
 
 def test_an_unexpected_failure_says_nothing_of_itself(stub, monkeypatch, caplog):

@@ -261,6 +261,7 @@ def test_two_labels_that_do_not_exclude_each_other_score_no_pairs():
         ({"query": "a", "documents": ["b"], "top_n": 0}, "Expected 'top_n' to be a whole number"),
         ({"query": "a", "texts": ["b"] * 51}, "The request has 51 rows; the limit is 50"),
         ({"query": "a", "texts": ["b"], "model": "triples"}, "The model 'triples' does not score pairs"),
+        ({"query": "a", "texts": ["b"], "model": ""}, "Received: ''. Models that can answer: ['pairs', 'score']"),
         ({"query": "a", "texts": ["b"], "model": None}, "Models that can answer: ['pairs', 'score']"),
     ],
     ids=str,

@@ -19,7 +19,7 @@ from export.server.config_files import BatchingParameters
 from export.server.monitoring import Metrics
 from export.server.servable import Servable, ServedModel, Signature
 from export.server.server_settings import ServerSettings
-from export.server.serving_error import ServingError
+from export.server.serving_error import ServingError, unlimited
 from keras_bert.files import write_json
 
 TENSORFLOW = ServerSettings(runtime="tensorflow")
@@ -121,9 +121,9 @@ def test_an_input_with_a_default_may_be_left_out(tmp_path):
     file.write_bytes(saved.SerializeToString())
     model = Servable(ServedModel(str(tmp_path), "types", 1, TENSORFLOW), Metrics(), None, 1000)
     request = predict_pb2.PredictRequest(model_spec={"name": "types", "signature_name": "add"})
-    assert list(grpc_messages.predict(model, request, None).outputs["sum"].float_val) == [7.0]
+    assert list(grpc_messages.predict(model, request, unlimited).outputs["sum"].float_val) == [7.0]
     request.inputs["numbers"].CopyFrom(tf.make_tensor_proto([[1.0, 1.0]]))
-    assert list(grpc_messages.predict(model, request, None).outputs["sum"].float_val) == [2.0]
+    assert list(grpc_messages.predict(model, request, unlimited).outputs["sum"].float_val) == [2.0]
 
 
 # === Rows ===
@@ -140,7 +140,7 @@ def test_more_rows_than_allowed_are_refused_at_once_over_both_protocols(server):
         request = predict_pb2.PredictRequest(model_spec={"name": "types", "signature_name": "add"})
         request.inputs["numbers"].CopyFrom(tf.make_tensor_proto(np.ones([1001, 2], np.float32)))
         with pytest.raises(ServingError, match="1001 rows; the limit is 1000"):
-            grpc_messages.predict(loaded, request, None)
+            grpc_messages.predict(loaded, request, unlimited)
 
 
 def _save_words(directory: str) -> None:
@@ -179,8 +179,8 @@ def _texts(count: int) -> dict[str, np.ndarray]:
 def test_slices_of_many_rows_answer_as_one_run_does(tmp_path):
     _save_words(str(tmp_path))
     model = ServedModel(str(tmp_path), "words", 1, TENSORFLOW)
-    whole = model.run("serving_default", _texts(500))
-    sliced = model.run("serving_default", _texts(500), time.monotonic() + 60)
+    whole = model._run("serving_default", _texts(500))
+    sliced = model.run("serving_default", _texts(500))
     assert whole["words"].shape == (500, 8)
     for name, array in whole.items():
         assert array.dtype == sliced[name].dtype and array.tolist() == sliced[name].tolist()
@@ -223,7 +223,7 @@ def test_a_slice_holds_what_takes_a_second(tmp_path, monkeypatch):
     def slices(*sizes: int) -> list[int]:
         runs.clear()
         texts = np.array([b"x" * (size - 64) for size in sizes], object)
-        assert model.run("serving_default", {"text": texts}, 1e12)["upper"].tolist() == texts.tolist()
+        assert model.run("serving_default", {"text": texts})["upper"].tolist() == texts.tolist()
         return runs.copy()
 
     monkeypatch.setattr(model, "_run", run)
@@ -277,13 +277,13 @@ def test_heads_describe_how_their_answers_are_filled_up(saved, name, monkeypatch
     model = ServedModel(head.directory, name, 1, TENSORFLOW)
     texts = np.array([b"the [MASK] ran", b"", b"a b c [MASK] d [MASK]", b"who"] * 10, object)
     alone = [model.run("serving_default", {"text": texts[place : place + 1]}) for place in range(4)]
-    together = model.run("serving_default", {"text": texts[:4]})
+    together = model._run("serving_default", {"text": texts[:4]})
     for place, right in enumerate(alone):
         rows = {key: array[place : place + 1] for key, array in together.items()}
         _equal(model.own_columns("serving_default", rows), right)
     monkeypatch.setattr(servable, "_FIRST_ROWS", 3)
-    sliced = model.run("serving_default", {"text": texts}, time.monotonic() + 60)
-    _equal(sliced, model.run("serving_default", {"text": texts}))
+    sliced = model.run("serving_default", {"text": texts})
+    _equal(sliced, model._run("serving_default", {"text": texts}))
 
 
 def _equal(answer, right, tolerance: float = 1e-6) -> None:

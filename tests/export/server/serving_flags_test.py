@@ -81,6 +81,13 @@ def test_a_unix_socket(server, socket_path):
     assert np.frombuffer(tensor.tensor_content, np.float32) == [3.5] and not tensor.float_val
 
 
+def test_a_unix_socket_that_another_server_listens_on_is_not_taken_over(server, socket_path):
+    rest, settings = server.rest, ServerSettings(port=-1, grpc_socket_path=socket_path)
+    with pytest.raises(InputError, match=f"--grpc_socket_path={socket_path}: another server listens there"):
+        GrpcServer(server.manager, rest.routes.metrics, rest.admission, settings)
+    test_a_unix_socket(server, socket_path)
+
+
 def test_arguments_of_the_channel_outweigh_our_own(channel):
     stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
     with pytest.raises(grpc.RpcError) as caught:
@@ -224,6 +231,11 @@ def test_certificates(tmp_path):
     server.start()
     request = get_model_status_pb2.GetModelStatusRequest()
     request.model_spec.name = "nope"
+    for content in ({**lines, "server_key": key}, {"server_key": texts["key"]}, {**lines, "client_verify": True}):
+        named = tmp_path / "wrong.config"
+        named.write_text("\n".join(f"{k}: {'true' if v is True else ascii(v)}" for k, v in content.items()))
+        with pytest.raises(InputError, match=r"wrong\.config: expected server_key, .* to hold the text of PEM files"):
+            GrpcServer(*arguments, ServerSettings(port=0, ssl_config_file=str(named)))
     try:
         credentials = grpc.ssl_channel_credentials(texts["certificate"].encode())
         for channel, code in (
