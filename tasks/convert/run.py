@@ -5,12 +5,12 @@
     bert-convert --from=runs/tickets/model --to=tickets-hf --to_format=hugging_face --compare_with_peers
 
 --from takes what `from_preset` takes: a preset's name, an hf:// or kaggle:// handle, a directory, a zip, a .keras
-file, or the prefix of a TensorFlow checkpoint. The content tells its format. The encoder, its heads (pooler, masked
-LM, next sentence, or a fine-tuned one) and the vocabulary are all converted.
+file, or the prefix of a TensorFlow checkpoint. Its format is detected from the content. The encoder, its heads (pooler,
+masked LM, next sentence, or a fine-tuned one) and the vocabulary are all converted.
 
 The new files are read back before they appear under --to: every weight is compared bit by bit, and every output on a
-fixed batch. If the library that owns the format is installed, its own forward pass is compared too. A difference above
---tolerance leaves --to untouched. This costs two forward passes of eight short sequences, and reading the files.
+fixed batch. If the library that owns the format is installed, its forward pass is compared, too. A difference above
+--tolerance leaves --to untouched. The proof costs two forward passes of eight short sequences, and reading the files.
 """
 
 import dataclasses

@@ -1,18 +1,18 @@
-"""Trains, evaluates and applies a model that makes one vector of each text, for search and similarity.
+"""Trains, evaluates and applies a model that embeds each text as one vector, for search and similarity.
 
     bert-embed --train_file=pairs.csv --output_dir=runs/search
     bert-embed --test_file=texts.csv --do_predict --output_dir=runs/search
     bert-embed --data_dir=stsb --preset=base --do_train --do_eval --output_dir=runs/stsb
 
-Tables are TSV, CSV or Excel with a header, JSON Lines or Parquet. As in sentence-transformers the order of the columns
+Tables are TSV, CSV or Excel with a header, JSON Lines or Parquet. As in sentence-transformers, the order of the columns
 counts, not their names: a text and its match, then any number of texts that do not match. A column named score or label
-has the similarity. With one column of texts each is its own match, encoded twice with other dropout masks (SimCSE). A
-training file that ends in .txt is raw text, one sentence per line and a blank line between documents: a sentence and
-the rest of its document are a pair (inverse cloze).
+holds the similarity. With a single column, each text is its own match, encoded twice with different dropout masks
+(SimCSE). A training file that ends in .txt is raw text, one sentence per line with a blank line between documents: a
+sentence and the rest of its document form a pair (inverse cloze task).
 
---do_eval prints Spearman's correlation if the dev file has scores, and otherwise how well each first text finds its
-match among all others: recall, MRR and nDCG. --do_predict writes predictions.npy, the vectors of all texts of the test
-file. The output directory also gets metrics.json, report.html, the trained model (model/), TensorBoard events and
+--do_eval prints Spearman's correlation if the dev file has scores. Otherwise, it prints how well each first text finds
+its match among all others: recall, MRR and nDCG. --do_predict writes predictions.npy, the vectors of all texts of the
+test file. The output directory also gets metrics.json, report.html, the trained model (model/), TensorBoard events and
 checkpoints. The same command resumes a stopped run.
 """
 

@@ -1,4 +1,4 @@
-"""bert-features: contextual embeddings from chosen layers of an encoder.
+"""bert-features: extracts contextual embeddings from chosen layers of an encoder.
 
     bert-features --preset=base --input_file=texts.txt --layers=-1,-2,-3,-4 --output_file=features.npz
     bert-features --preset=hf://sentence-transformers/all-MiniLM-L6-v2 --input_file=texts.txt --pooling=mean \\
@@ -6,10 +6,10 @@
     bert-features --preset=base --input_file=train.conll --input_format=conll --output_file=words.jsonl
 
 --input_file holds one text per line, with `a ||| b` for a pair; or, with --input_format=conll, one word per line and a
-blank line between sentences. The extension of --output_file chooses the format: .npz, .parquet (needs pyarrow) or
-.jsonl (google-research/bert's). The file has the string, id and character span of each token, and for sentences of
-words the index of each word's first token. --pooling=mean averages over all real tokens, [CLS] and [SEP] included, as
-in sentence-transformers. --output_dir, if given, receives metrics.json and flags.json.
+blank line between sentences. The extension of --output_file selects the format: .npz, .parquet (needs pyarrow) or
+.jsonl (google-research/bert's). Besides the features, the file holds the string, id and character span of each token
+and, for CoNLL input, the index of each word's first token. --pooling=mean averages over all real tokens, [CLS] and
+[SEP] included, as in sentence-transformers. --output_dir, if given, receives metrics.json and flags.json.
 """
 
 import dataclasses

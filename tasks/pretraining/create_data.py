@@ -1,4 +1,4 @@
-"""bert-create-pretraining-data: raw text to TFRecord files of masked-LM and next-sentence instances.
+"""bert-create-pretraining-data: makes TFRecord files of masked-LM and next-sentence instances from raw text.
 
     bert-create-pretraining-data --input_file='text/*.txt' --output_file=train.tfrecord --vocab_file=vocab.txt
     bert-create-pretraining-data --input_file='text/*.gz' --output_file=train.tfrecord --vocab_file=vocab.txt \\
@@ -6,9 +6,10 @@
     bert-create-pretraining-data --input_file=wiki.txt --input_format=wikitext --sentence_splitter=sentencex \\
         --output_file=train.tfrecord --vocab_file=vocab.txt
 
-Text is UTF-8, gzip-compressed or not, with one sentence a line and a blank line between documents, or as --input_format
-says. The records depend on the text and on the settings alone, not on --num_workers or --runner. Memory does not grow
-with the text; disk space beside the output does. Source: google-research/bert, create_pretraining_data.py.
+Text is UTF-8, optionally gzip-compressed, with one sentence per line and a blank line between documents, unless
+--input_format says otherwise. The records depend only on the text and the settings, not on --num_workers or --runner.
+Memory use does not grow with the text; temporary disk space beside the output does. Source: google-research/bert,
+create_pretraining_data.py.
 """
 
 import os
@@ -29,20 +30,20 @@ console_main = flags.console_main(main, DataSettings)
 
 
 def create_pretraining_data(settings: DataSettings) -> dict:
-    """Writes the instances of a text over the output files, each with its index, and a report beside the first.
+    """Writes the instances of a text to the output files, each with an index, and a report beside the first.
 
-    All output files appear at the end, or none of them; until all are in place, `bert-pretrain` refuses them. They are
-    about equally long: equal parts of the tokens, of blocks of text in random order, each block's instances shuffled.
-    Unfinished work lies in a directory beside the output, `.<output file>.scratch`, from which the same call continues
-    a run that was killed. With several workers, a script that calls this must do so below
-    `if __name__ == "__main__"`.
+    Either all output files appear at the end, or none; `bert-pretrain` refuses them until all are in place. The files
+    are about equally long: blocks of text in random order are distributed so that each file gets an equal share of the
+    tokens, and the instances of each block are shuffled. Unfinished work is kept beside the output, in
+    `.<output file>.scratch`, from which the same call continues a killed run. With several workers, a script must call
+    this function below `if __name__ == "__main__"`.
 
     Returns:
-        The report: counts and shares of what was written, and a histogram of lengths. It is also at
-        `<output file>.report.json`; of several output files, the first gives the name.
+        The report: counts and shares of what was written, and a histogram of lengths. It is also written to
+        `<output file>.report.json`, named after the first of several output files.
 
     Raises:
-        InputError: text or a vocabulary that cannot be used, or a file that cannot be written.
+        InputError: the text or the vocabulary cannot be used, or a file cannot be written.
     """
     from tasks.pretraining.data import driver
 
@@ -50,7 +51,7 @@ def create_pretraining_data(settings: DataSettings) -> dict:
 
 
 def _output_files(output_file: str | list[str], num_shards: int | None) -> tuple[str, list[str]]:
-    """Returns the path that the reports are named after, `--output_file` or the first of several; and all files."""
+    """Returns the path that the report is named after (the first of `--output_file`), and the paths of all files."""
     parent = os.path.dirname(output_file) if isinstance(output_file, str) else ""
     if "," in parent and is_directory(parent):
         raise InputError(

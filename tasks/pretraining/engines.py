@@ -1,4 +1,4 @@
-"""Runs the steps of long work on text in processes of this machine, or on a cluster."""
+"""Chooses where the steps of long text processing run: in processes of this machine, or on a cluster."""
 
 import contextlib
 
@@ -8,7 +8,7 @@ from tasks.text.parallel import LocalPool, workers_for
 
 
 class EngineSettings(Settings):
-    """Settings of where work runs; its results do not depend on them.
+    """Settings of where work runs. Results do not depend on them.
 
     Raises:
         InputError: values contradict each other.
@@ -37,7 +37,7 @@ class EngineSettings(Settings):
             raise InputError("--runner=dask and --dask_scheduler=tcp://host:8786 need each other.")
 
     def open_pool(self, files: list[str], directory: str, passes: int = 1):
-        """Opens the pool that runs the tasks of `tasks.text.steps`: a context manager with `LocalPool`'s `map`.
+        """Returns a context manager of the pool that runs the tasks of `tasks.text.steps`: see `LocalPool.map`.
 
         Args:
             files: paths of the text.

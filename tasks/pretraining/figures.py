@@ -1,8 +1,8 @@
-"""Figures of a report as lines of text."""
+"""Renders the figures of a report as lines of text."""
 
 
 def figure_lines(report: dict) -> list[str]:
-    """Renders each number or word of a report as a line of its name and value, a `..._share` in per cent."""
+    """Renders each number or string of a report as a line of name and value, and each `..._share` in per cent."""
     lines = []
     for name, value in report.items():
         if name.endswith("_share"):

@@ -1,11 +1,11 @@
-"""bert-train-vocab: raw text to a WordPiece vocabulary.
+"""bert-train-vocab: trains a WordPiece vocabulary on raw text.
 
     bert-train-vocab --input_file='text/*.txt' --vocab_file=vocab.txt --vocab_size=30522
 
-Text is UTF-8, gzip-compressed or not, one sentence a line, with a blank line between documents. It is split into words
-by google-research/bert's rules; then the pair of pieces that occurs most often is joined, again and again, until the
-vocabulary is full. The result depends on the text and the settings alone, not on the number of processes. Text may be
-counted in parts, elsewhere:
+Text is UTF-8, optionally gzip-compressed, one sentence per line with a blank line between documents. It is split into
+words by google-research/bert's rules. Then the most frequent pair of neighboring pieces is joined, repeatedly, until
+the vocabulary is full. The result depends only on the text and the settings, not on the number of processes. Words may
+also be counted in parts, on other machines:
 
     bert-train-vocab --input_file='text/a*.txt' --word_counts_file=a.counts
     bert-train-vocab --input_file='*.counts' --vocab_file=vocab.txt
@@ -75,18 +75,20 @@ console_main = flags.console_main(main, VocabularySettings)
 
 @files.keep_copies()
 def train_vocab(settings: VocabularySettings) -> dict:
-    """Counts words, trains a WordPiece vocabulary and writes it, whole or not at all.
+    """Counts words, trains a WordPiece vocabulary and writes the file atomically.
 
-    The pieces are, in this order, the special tokens, the characters, then the joined pieces, most useful first. With
-    several workers, a script that calls this must do so below `if __name__ == "__main__"`. Counts lie in a directory
-    beside the output, `.<output file>.scratch`, until the run is through. A run that was stopped continues from there.
+    The pieces are, in this order, the special tokens, the characters, then the joined pieces in the order in which they
+    were joined. Counts are kept beside the output, in `.<output file>.scratch`, until the run is finished; a stopped
+    run continues from there. With several workers, a script must call this function below
+    `if __name__ == "__main__"`.
 
     Returns:
-        The report: see `read_counts` and `_describe`; and seconds, and the files that were written.
+        The report: the figures of `read_counts` and `_describe`, `seconds`, and the paths that were written. Without a
+        `vocab_file`, only `words` and `distinct_words` of these figures.
 
     Raises:
-        InputError: no text, text that cannot be read or is not UTF-8, a `vocab_size` that cannot hold the characters,
-            or a file that cannot be written.
+        InputError: there is no text, the text cannot be read or is not UTF-8, `vocab_size` cannot hold the characters,
+            or a file cannot be written.
     """
     start = time.monotonic()
     do_lower_case = settings.do_lower_case
@@ -135,7 +137,7 @@ _Pair = tuple[int, int]  # Ids of two pieces.
 
 
 def _count_characters(counts: dict[str, int]) -> tuple[Counter[str], set[str]]:
-    """Returns the occurrences of each character, and the characters that a word does not begin with."""
+    """Returns the occurrences of each character, and the characters that occur inside a word, not at its start."""
     characters: Counter[str] = Counter()
     inner: set[str] = set()
     for word, count in counts.items():
@@ -149,11 +151,10 @@ def _count_characters(counts: dict[str, int]) -> tuple[Counter[str], set[str]]:
 def _train(
     counts: dict[str, int], alphabet: list[str], rare: set[str], vocab_size: int, min_frequency: int
 ) -> list[str]:
-    """Joins pairs of pieces up to `vocab_size` pieces; returns all pieces in the order of their ids.
+    """Joins pairs of pieces until there are `vocab_size` pieces; returns all pieces in the order of their ids.
 
-    This is byte-pair encoding (Sennrich et al., 2016, algorithm 1) on whole words, each with its count: Python's
-    integers are exact for every count, where those of the tokenizers library are int32. Ties go to the pair of smaller
-    ids.
+    This is byte-pair encoding (Sennrich et al., 2016, algorithm 1) on distinct words with their counts. Python's
+    integers do not overflow, unlike the int32 counts of the tokenizers library. Ties go to the pair of smaller ids.
     """
     pieces = [*SPECIAL_TOKENS, *alphabet]
     ids = {piece: number for number, piece in enumerate(pieces)}
@@ -168,7 +169,8 @@ def _train(
         for pair in itertools.pairwise(word):
             frequencies[pair] += times[number]
             words_of_pair[pair].append(number)
-    # An entry is renewed when it comes up with a frequency that has changed. Its words grow no more.
+    # The queue is lazy: an entry whose frequency has changed is pushed again when it is popped. Its list of words is
+    # complete, since later joins create only new pairs.
     queue = [(-frequencies[pair], pair, numbers) for pair, numbers in words_of_pair.items()]
     heapq.heapify(queue)
     print(f"join pieces: {len(words):,} distinct words, up to {vocab_size:,} pieces", file=sys.stderr)
@@ -195,7 +197,7 @@ def _train(
 def _join(
     pair: _Pair, joined: int, numbers: set[int], words: list[list[int]], times: list[int], frequencies: dict[_Pair, int]
 ) -> dict[_Pair, list[int]]:
-    """Joins a pair in some words, and updates the frequencies; returns the words in which each new pair stands."""
+    """Joins a pair in the words `numbers`, and updates `frequencies`; returns the words that hold each new pair."""
     first, second = pair
     words_of_pair = defaultdict(list)
     for number in numbers:
@@ -221,17 +223,20 @@ def _join(
 
 
 def _describe(pieces: list[str], counts: dict[str, int], characters: Counter[str]) -> dict:
-    """Describes a vocabulary; tokenizes each distinct word once.
+    """Describes a vocabulary. Tokenizes each distinct word once.
 
     Args:
         pieces: the vocabulary.
-        counts: what it was trained on: word -> occurrences.
-        characters: character -> occurrences in words that are not too long.
+        counts: word -> occurrences in the training text.
+        characters: character -> occurrences in words of at most `MAX_WORD_LENGTH` characters.
 
     Returns:
-        `distinct_words`, `vocabulary_size`; `single_characters` of the vocabulary; `known_character_share`, of the
-        occurrences of `characters`; `tokens_per_word`, of known words; `unknown_share`, the share of the occurrences of
-        words that become [UNK]; `longest_piece`, without `##`, the first of them.
+        - `distinct_words`, `vocabulary_size`;
+        - `single_characters`: number of pieces of one character;
+        - `known_character_share`: share of the occurrences of `characters` that the vocabulary contains;
+        - `tokens_per_word`: mean over the occurrences of known words;
+        - `unknown_share`: share of the occurrences of words that become [UNK];
+        - `longest_piece`: the first of the longest pieces, without `##`.
     """
     from tokenizers import models
 
@@ -257,7 +262,7 @@ def _describe(pieces: list[str], counts: dict[str, int], characters: Counter[str
 
 
 def format_report(report: dict) -> str:
-    """Renders a report as lines of name and figure, the paths of files last."""
+    """Renders a report as lines of name and figure, followed by the paths of the files."""
     figures = {name: value for name, value in report.items() if not name.endswith("_file")}
     paths = [value for name, value in report.items() if name not in figures]
     return "\n".join([*figure_lines(figures), *paths])

@@ -1,12 +1,12 @@
-"""Counts the words of text files: in parallel, in bounded memory, the same result on every engine.
+"""Counts the words of text files in parallel and in bounded memory, with the same result on every engine.
 
-A worker takes a block of the text (tasks/text/blocks.py), counts the chunks between its blanks, splits each distinct
-chunk into words once (no rule of `keras_bert.tokenization.normalizer` looks beyond a blank), and writes a count file.
+A worker takes a block of the text (tasks/text/blocks.py), counts the chunks between blanks, splits each distinct chunk
+into words once (no rule of `keras_bert.tokenization.normalizer` looks beyond a blank), and writes a count file.
 Workers then merge count files, several at a time, until one is left.
 
-The first line of a count file is a JSON object with `do_lower_case` and `words`, the occurrences of all words. Each
-further line is a word, a tab and its occurrences, in the order of the words' bytes. The result depends neither on how a
-text is cut nor on how its counts are merged.
+The first line of a count file is a marker and a JSON object with `do_lower_case` and `words`, the number of words in
+the text. Each further line is a word, a tab and its number of occurrences, sorted by the words' bytes. The result
+depends neither on how a text is cut into blocks nor on how the counts are merged.
 """
 
 import heapq
@@ -21,11 +21,11 @@ from keras_bert.tokenization.normalizer import MAX_WORD_LENGTH, split_words
 from tasks.text.blocks import Block, block_bytes, count_bytes, opened, read_block, text_blocks
 from tasks.text.steps import create_whole, run_step
 
-# Larger blocks repeat fewer words, so that less is merged.
+# Bytes. With smaller blocks, more of them repeat a word, so that more counts are merged.
 _SMALLEST_BLOCK = 1 << 22
-_MERGED_AT_ONCE = 16  # Count files; more at once leave less to do in parallel.
+_MERGED_AT_ONCE = 16  # Count files. Merging more at once would leave fewer parallel tasks.
 
-_DELETED = b"\x0b\x0c"  # The rules delete these two; `bytes.split` would split there.
+_DELETED = b"\x0b\x0c"  # The tokenizer deletes these two characters; `bytes.split` would split at them.
 _MAGIC = b"#bert-word-counts "
 
 
@@ -33,17 +33,17 @@ def count_words(files: list[str], do_lower_case: bool, directory: str, pool) -> 
     """Counts the words of UTF-8 files, gzip-compressed or not.
 
     Args:
-        files: paths, in this order, of text or of count files.
-        do_lower_case: lower the case and strip accents.
-        directory: for what is unfinished; an earlier run's on the same files is used again.
-        pool: runs the functions: `tasks.text.parallel.LocalPool` or what maps like it.
+        files: paths of text or of count files.
+        do_lower_case: whether to lowercase and to strip accents.
+        directory: directory of unfinished work. What an earlier run on the same files left there is reused.
+        pool: `tasks.text.parallel.LocalPool`, or an object with the same `map`.
 
     Returns:
-        The path of a count file of all words, in `directory` unless it is the only one of `files`.
+        The path of a count file of all words. It is in `directory`, unless `files` is a single count file.
 
     Raises:
-        InputError: a file that cannot be read, damaged gzip data, a line that is not UTF-8, a count file that is
-            damaged or was counted with another `do_lower_case`, or no words.
+        InputError: a file cannot be read, its gzip data are damaged, a line is not UTF-8, a count file is damaged or
+            was made with another `do_lower_case`, or there are no words.
     """
     counted = [path for path in files if is_count_file(path)]
     text = [path for path in files if path not in counted]
@@ -70,16 +70,19 @@ def count_words(files: list[str], do_lower_case: bool, directory: str, pool) -> 
 
 
 def read_counts(path: str, do_lower_case: bool, max_distinct_words: int) -> tuple[dict[str, int], dict[str, int]]:
-    """Reads the most frequent words of a count file, at most `max_distinct_words`; words of equal count, all or none.
+    """Reads the most frequent words of a count file, at most `max_distinct_words`.
+
+    Of the words with the same count, either all are kept or none.
 
     Returns:
-        counts: word -> occurrences, in the order of the words' bytes. Words over `MAX_WORD_LENGTH` characters are cut
-            behind the next character.
-        figures: `words`, the occurrences of all words; `dropped_words`, how many words are left out of `counts`;
-            `dropped_occurrences`, theirs; `largest_dropped_count`, the most occurrences of one of them.
+        counts: word -> occurrences, sorted by the words' bytes. Longer words are cut after `MAX_WORD_LENGTH + 1`
+            characters.
+        figures: `words`, the number of words in the text; `dropped_words`, the number of distinct words left out of
+            `counts`; `dropped_occurrences`, the sum of their occurrences; `largest_dropped_count`, the occurrences of
+            the most frequent one.
 
     Raises:
-        InputError: there are more words, all of one count.
+        InputError: more than `max_distinct_words` words share the highest count.
     """
     sizes = Counter(count for _, count in merge_counts([path]))
     num_kept, limit = sizes.total(), 0
@@ -108,10 +111,10 @@ def read_counts(path: str, do_lower_case: bool, max_distinct_words: int) -> tupl
 
 
 def _check_counts(directory: str, task: tuple[bool, str]) -> None:
-    """Reads a count file that was made elsewhere.
+    """Checks a count file that was made elsewhere.
 
     Raises:
-        InputError: it is truncated or damaged; the message names the line.
+        InputError: the file is truncated or damaged.
     """
     do_lower_case, path = task
     expected, total, previous = read_num_words(path, do_lower_case), 0, b""
@@ -146,7 +149,10 @@ def _count_block(directory: str, task: tuple[bool, str, Block]) -> None:
 
 
 def _count_chunk_words(chunks: Counter[bytes], do_lower_case: bool) -> dict[str, int]:
-    """Splits all chunks of one frequency as one text; ASCII chunks apart, since Python's `str` is faster on them."""
+    """Counts the words of chunks. All chunks of one frequency are split as one text.
+
+    ASCII chunks are kept apart, since Python's `str` is faster on them.
+    """
     groups = defaultdict(list)
     for chunk, count in chunks.items():
         groups[count, chunk.isascii()].append(chunk)
@@ -163,7 +169,7 @@ def _count_chunk_words(chunks: Counter[bytes], do_lower_case: bool) -> dict[str,
 
 
 def write_counts(path: str, do_lower_case: bool, num_words: int, counts: Iterable[tuple[bytes, int]]) -> None:
-    """Writes a count file, whole or not at all; `counts` come in the order of the words."""
+    """Writes a count file atomically. `counts` must be sorted by word."""
     header = {"do_lower_case": do_lower_case, "words": num_words}
     with create_whole(path) as temporary, open(temporary, "wb") as file:
         file.write(_MAGIC + json.dumps(header).encode() + b"\n")
@@ -171,16 +177,16 @@ def write_counts(path: str, do_lower_case: bool, num_words: int, counts: Iterabl
 
 
 def is_count_file(path: str) -> bool:
-    """Returns whether a file holds counts, and no text."""
+    """Returns whether a file holds word counts rather than text."""
     with opened(path) as file:
         return file.read(len(_MAGIC)) == _MAGIC
 
 
 def read_num_words(path: str, do_lower_case: bool) -> int:
-    """Reads from a count file the occurrences of all words.
+    """Reads the number of words of the counted text from a count file.
 
     Raises:
-        InputError: it is damaged, or was counted with another `do_lower_case`.
+        InputError: the file is damaged, or was made with another `do_lower_case`.
     """
     with opened(path) as file, parsing(path, "count file"):
         header = json.loads(file.readline().removeprefix(_MAGIC))
@@ -193,7 +199,7 @@ def read_num_words(path: str, do_lower_case: bool) -> int:
 
 
 def merge_counts(paths: list[str]) -> Iterator[tuple[bytes, int]]:
-    """Yields the words of count files in their order, each with the sum of its occurrences; reads one line of each."""
+    """Yields the words of count files in sorted order, each with its total count. Holds one line of each file."""
     word, total = b"", 0
     for line in heapq.merge(*map(_lines, paths)):  # A tab sorts before every character of a word.
         next_word, _, count = line.partition(b"\t")

@@ -1,4 +1,4 @@
-"""The quickstart's text: labelled documents of sentences, their split, and the rows made of them."""
+"""Reads and splits the quickstart's text, labelled documents of sentences, and makes rows from them."""
 
 import hashlib
 import itertools
@@ -12,17 +12,17 @@ from keras_bert.errors import InputError
 from keras_bert.files import read_lines
 
 _HELD_OUT_SHARE = 0.1
-_PASSAGE_SENTENCES = 3  # They fill a sequence of 64 tokens.
+_PASSAGE_SENTENCES = 3  # Enough to fill a sequence of 64 tokens.
 
 
 class Document(NamedTuple):
-    """Sentences in their order.
+    """A document as a list of sentences.
 
     Attributes:
-        label: what a classifier tells apart: the package of a docstring, the name of a text file.
-        group: module or part of a file; all of its documents are held out, or none.
-        name: name of what the document describes.
-        sentences: sentences, each on one line.
+        label: label for the classifier: the package of a docstring, or the name of a text file.
+        group: name of a module, or of a document in a file. The documents of a group are held out together.
+        name: name of the object that the docstring describes, or of the document.
+        sentences: sentences in their order, without line breaks.
     """
 
     label: str
@@ -32,9 +32,9 @@ class Document(NamedTuple):
 
 
 def read_texts(paths: list[str]) -> list[Document]:
-    """Reads text files with one sentence a line and a blank line between documents.
+    """Reads text files with one sentence per line and a blank line between documents.
 
-    A path without the folder that all paths share, and without its extension, labels a file's sentences.
+    The label of a file's sentences is its path, without the directory that all paths share and without the extension.
 
     Raises:
         InputError: none of the files has a sentence, or a line is not UTF-8.
@@ -52,7 +52,7 @@ def read_texts(paths: list[str]) -> list[Document]:
 
 
 def without_repeats(documents: Iterable[Document]) -> list[Document]:
-    """Keeps a sentence only where it occurs first, so that no text to learn from is one to be tested on."""
+    """Removes all but the first occurrence of each sentence, so that no training sentence is held out, too."""
     seen: set[str] = set()
     kept = []
     for document in documents:
@@ -64,13 +64,13 @@ def without_repeats(documents: Iterable[Document]) -> list[Document]:
 
 
 def split(documents: list[Document]) -> tuple[list[Document], list[Document]]:
-    """Splits documents into training and held-out ones.
+    """Splits documents into training and held-out documents.
 
-    Each label with several groups holds a tenth of them out, at least one. A hash chooses them, independently of other
-    labels.
+    A tenth of the groups of each label is held out, at least one, unless the label has a single group. A hash chooses
+    them, independently of other labels.
 
     Raises:
-        InputError: one side would have fewer than two groups; a random next sentence needs a second one.
+        InputError: one side would have fewer than two groups. A random next sentence needs a second one.
     """
     groups: dict[str, set[str]] = {}
     for document in documents:
@@ -91,12 +91,12 @@ def split(documents: list[Document]) -> tuple[list[Document], list[Document]]:
 
 
 def hash_of(text: str) -> int:
-    """Returns 64 random-looking bits, the same on every machine."""
+    """Returns a 64-bit hash of a text, the same on every machine."""
     return int.from_bytes(hashlib.sha256(text.encode("utf-8")).digest()[:8], "big")
 
 
 def lines_of(documents: list[Document]) -> Iterator[str]:
-    """Yields the sentences of each group, and an empty line after it."""
+    """Yields the sentences of each group, followed by an empty line."""
     for _, group in itertools.groupby(documents, lambda document: document.group):
         for document in group:
             yield from document.sentences
@@ -118,13 +118,13 @@ def label_sentences(
 ) -> list[list[tuple[str, str]]]:
     """Makes a classification task: where does this sentence come from?
 
-    The labels are those with the most held-out sentences, with equally many rows each. Labels beyond the second that
-    would leave the others less than a tenth of their rows are left out.
+    The labels are those with the most held-out sentences; each gets the same number of rows. From the third label on,
+    a label with less than a tenth of the sentences of the largest one is left out, since it would limit the others.
 
     Args:
         sides: documents for the training rows and for the dev rows.
         num_labels: maximum number of labels.
-        max_rows: maximum number of rows for each label, of each side.
+        max_rows: maximum number of rows per label, for training and for dev.
         hide_names: whether to leave out sentences that name a label, which would give the answer away.
 
     Returns:
@@ -154,7 +154,10 @@ def _mixed(rows: Iterable[tuple]) -> list[tuple]:
 
 
 def search_rows(documents: list[Document]) -> list[tuple[str, str, str]]:
-    """Returns name, question (first sentence) and passage (what follows it) of documents, in the order of a hash."""
+    """Returns (name, question, passage) of documents: the first sentence, and up to three that follow it.
+
+    Documents of a single sentence are left out. The rows are in the order of a hash.
+    """
     return _mixed(
         (document.name, document.sentences[0], " ".join(document.sentences[1 : 1 + _PASSAGE_SENTENCES]))
         for document in documents

@@ -1,6 +1,6 @@
 """Collects English prose without a download: the docstrings of the standard library and of installed packages.
 
-Source files are parsed with `ast`, so nothing is imported or executed. Machines with the same packages have the same
+Source files are parsed with `ast`, so nothing is imported or executed. Machines with the same packages get the same
 text.
 """
 
@@ -17,8 +17,8 @@ from tasks.settings import available_cores
 from tasks.text.parallel import LocalPool, progress_bar
 
 _SKIPPED_DIRECTORIES = frozenset("test tests testing vendor third_party site-packages dist-packages".split())
-_MAX_FILE_BYTES = 1_000_000  # Longer files are generated.
-# Sentences are looked for in the pieces between these.
+_MAX_FILE_BYTES = 1_000_000  # Longer files are usually generated.
+# Text is cut at these before it is split into sentences.
 _BREAK = re.compile(
     r"\n\s*\n"  # A blank line,
     r"|^.*\n\s*(?:-{3,}|={3,}|~{3,})$"  # a title and its underline,
@@ -45,7 +45,7 @@ def sentences(docstring: str) -> Iterator[str]:
 
 
 def packages() -> dict[str, str]:
-    """Returns the directories of the standard library, "python", and of installed packages, the largest first."""
+    """Returns name -> directory: "python", the standard library, then installed packages, the largest first."""
     paths = sysconfig.get_paths()
     directories = [path.parent for path in pathlib.Path(paths["purelib"]).glob("[!_]*/__init__.py")]
     sizes = {directory: sum(path.stat().st_size for path in _source_files(directory)) for directory in directories}
@@ -54,7 +54,7 @@ def packages() -> dict[str, str]:
 
 
 def _source_files(directory: pathlib.Path) -> list[pathlib.Path]:
-    """Lists modules without tests, private folders and copies of other packages."""
+    """Lists the modules of a directory, without tests, private folders and vendored packages."""
     paths = [(path, path.relative_to(directory).parts[:-1]) for path in directory.rglob("*.py")]
     return [
         path
@@ -64,7 +64,7 @@ def _source_files(directory: pathlib.Path) -> list[pathlib.Path]:
 
 
 def read_package(max_sentences: int, package: tuple[str, str]) -> list[Document]:
-    """Reads modules in the order of a hash, until there are `max_sentences`; a docstring is a document.
+    """Reads modules in the order of a hash until there are `max_sentences`. Each docstring is a document.
 
     Args:
         max_sentences: number of sentences after which no further module is read.
@@ -91,7 +91,7 @@ def _parse(path: pathlib.Path) -> ast.Module:
         source = path.read_bytes()
         if b'"""' in source and len(source) <= _MAX_FILE_BYTES:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # About invalid escape sequences in other people's code.
+                warnings.simplefilter("ignore")  # Other people's code may have invalid escape sequences.
                 return ast.parse(source)
     except (OSError, SyntaxError, ValueError, RecursionError):
         pass
@@ -99,7 +99,7 @@ def _parse(path: pathlib.Path) -> ast.Module:
 
 
 def _docstrings(node: ast.AST, name: str) -> Iterator[tuple[str, str]]:
-    """Yields the docstrings of a module and of its classes and functions by name, from top to bottom."""
+    """Yields name and docstring of a module and of its classes and functions, from top to bottom."""
     if docstring := ast.get_docstring(node, clean=False):
         yield name, docstring
     for child in node.body:

@@ -37,7 +37,7 @@ def run_command(command: str, **settings) -> None:
 
 @contextlib.contextmanager
 def start_command(command: str, stdout=None, **settings) -> Iterator[subprocess.Popen]:
-    """Shows and starts a command; on leaving, sends SIGTERM if it still runs, and waits for its end.
+    """Shows and starts a command. On exit, sends SIGTERM if the process still runs, and waits for it to end.
 
     Args:
         command, settings: as in `run_command`.

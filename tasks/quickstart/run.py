@@ -1,4 +1,4 @@
-"""bert-quickstart: from raw text to a served and queried model in minutes, on a laptop, with no download.
+"""bert-quickstart: goes from raw text to a served and queried model in minutes, on a laptop, without a download.
 
     bert-quickstart
     bert-quickstart --time_budget_minutes=10
@@ -35,9 +35,9 @@ _NUM_QUESTIONS = 4
 _LONG_QUESTION = 100  # Characters; about a line of the terminal.
 _SEARCH_QUESTION = "how do I compute the inverse of a matrix"
 _NUM_SHOWN = 3  # Passages.
-_LENGTHS = {"max_seq_length": _LENGTH, "max_predictions_per_seq": 13}  # A fifth, the share that is masked.
-# The recipe in docs/benchmarks.md that learns most in these minutes. The time goes to steps: the only
-# evaluation before the last is the one that tells a time budget how long it takes.
+_LENGTHS = {"max_seq_length": _LENGTH, "max_predictions_per_seq": 13}  # A fifth, as `masked_lm_prob` below.
+# The recipe in docs/benchmarks.md that learns most in these minutes. `save_checkpoints_steps` leaves the time to steps:
+# besides the last evaluation, there is only the one that measures how long an evaluation takes.
 _PRETRAINING = {
     "train_batch_size": 32,
     "learning_rate": 4e-3,
@@ -52,8 +52,8 @@ _PRETRAINING = {
     "max_eval_steps": 30,
     "save_checkpoints_steps": 100_000,
 }
-# The paper's rates, 2e-5 to 5e-5, are for models a hundred times larger. Random weights need about a hundred steps to
-# leave chance behind, which are 4 epochs of 800 rows.
+# The paper's rates, 2e-5 to 5e-5, are for models a hundred times larger. Random weights need about a hundred steps, 4
+# epochs of 800 rows, to do better than chance.
 _FINE_TUNING = {"learning_rate": 1e-3, "optimizer": "adamw", "train_batch_size": 32, "eval_batch_size": 64}
 _FINE_TUNING_STEPS = 100
 _NUM_SEEDS = 3
@@ -63,13 +63,13 @@ _SEARCH_ROWS = {"train": 12_000, "dev": 1000}
 
 
 def quickstart(settings: QuickstartSettings) -> None:
-    """Runs all stages, prints the table, and writes `metrics.json`, the records of the stages by name.
+    """Runs all stages, prints a table of them, and writes their records by stage name to `metrics.json`.
 
     Raises:
         InputError: the text or the directory cannot be used.
     """
     own, paths = None, expand_files(settings.input_file) if settings.input_file else []
-    if paths:  # Read before the directory is touched, so that a wrong path loses nothing.
+    if paths:  # Read before --overwrite removes an earlier run, so that a wrong path loses nothing.
         own = corpus.without_repeats(corpus.read_texts(paths))
         corpus.split(own)
     identity = {**settings.identity(), "input_checksum": own and corpus.hash_of("\n".join(corpus.lines_of(own)))}
@@ -122,7 +122,7 @@ def _read_docstrings() -> list[Document]:
 
 
 def _write_search_rows(run: StageRun, training: list[Document], held_out: list[Document]) -> list[int]:
-    """Writes pairs to train on, pairs to evaluate on, and all passages: `pandas.read_csv: Read a ...`."""
+    """Writes pairs to train on, pairs to evaluate on, and all passages, such as `pandas.read_csv: Read a ...`."""
     passages, counts = [], []
     for (part, max_rows), documents in zip(_SEARCH_ROWS.items(), (training, held_out), strict=True):
         rows = corpus.search_rows(documents)
@@ -163,10 +163,10 @@ def _create_data(run: StageRun, settings: QuickstartSettings) -> dict:
 
 
 def _pretrain(run: StageRun, settings: QuickstartSettings) -> dict:
-    # For minutes of training instead of days. A few passes over the text do not overfit a small model, so dropout is
-    # off. Kernels start at a deviation of 1 / sqrt(H), which keeps a layer's output as large as its input. The paper's
-    # 0.02 is about that at H = 1024, but a fifth of it at H = 128, where the loss then stays on the unigram plateau for
-    # some 700 of 2,500 steps longer.
+    # Settings for minutes of training instead of days. A few passes over the text do not overfit a small model, so
+    # dropout is off. Kernels start with a standard deviation of 1 / sqrt(H), which keeps a layer's output as large as
+    # its input. The paper's 0.02 is close to that for H = 1024, but less than a quarter of it for H = 128, where the
+    # loss then stays on the unigram plateau for some 700 of 2,500 steps longer.
     config = PRESETS[settings.preset].config
     deviation = round(config.hidden_dim**-0.5, 3)
     size = run.records["vocabulary"]["vocabulary_size"]
@@ -197,7 +197,7 @@ def _pretrain(run: StageRun, settings: QuickstartSettings) -> dict:
 
 
 def _fine_tune(run: StageRun, settings: QuickstartSettings, name: str, load_weights: bool) -> dict:
-    """Fine-tunes from several seeds; returns the dev accuracy of each, and the metrics of the best."""
+    """Fine-tunes with several seeds; returns the dev accuracy of each, and the metrics of the best."""
     num_rows = run.records["corpus"]["labelled_sentences"][0]
     run_command(
         "bert-classify",
@@ -223,7 +223,7 @@ def _fine_tune(run: StageRun, settings: QuickstartSettings, name: str, load_weig
 
 
 def _spread(values: list[float], form: str) -> str:
-    """Renders mean, lowest and highest."""
+    """Renders the mean and the range."""
     return f"{statistics.fmean(values):{form}} ({min(values):{form}} to {max(values):{form}})"
 
 
@@ -231,7 +231,7 @@ def _spread(values: list[float], form: str) -> str:
 
 
 def _train_search(run: StageRun, settings: QuickstartSettings) -> dict:
-    """Trains an embedder that finds, by the first sentence of a document, what follows it."""
+    """Trains an embedder that finds the rest of a document by its first sentence."""
     run_command(
         "bert-embed",
         train_file=run.path("corpus", "pairs_train.tsv"),
@@ -258,7 +258,7 @@ def _export_search(run: StageRun) -> dict:
         export_dir=export_dir,
     )
     import tensorflow as tf
-    import tensorflow_text  # noqa: F401 (the graph has its ops)
+    import tensorflow_text  # noqa: F401 (registers ops of the graph)
 
     answer = tf.saved_model.load(f"{export_dir}/1").signatures["query"](text=tf.constant([_SEARCH_QUESTION]))
     texts = [text.decode() for text in answer["passages"][0].numpy()]

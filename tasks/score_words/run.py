@@ -8,7 +8,7 @@ Files have one token per line with its number in the last column (--tag_column),
 line between sentences, and -DOCSTART- before each document. metrics.json has Pearson's and Spearman's correlations and
 the mean squared error. --do_predict writes predictions.conll, with the columns token, the file's own number (if it has
 numbers), and predicted number. The output directory also gets report.html, the trained model (model/, which bert-export
-takes), TensorBoard events and checkpoints. Given several comma-separated learning rates or batch sizes, or
+takes), TensorBoard events and checkpoints. With several comma-separated learning rates or batch sizes, or
 --num_restarts, every combination is trained and the best on dev is kept. The same command resumes a stopped run.
 """
 

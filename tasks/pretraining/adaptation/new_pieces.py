@@ -1,14 +1,15 @@
-"""Chooses the WordPieces that shorten a text most, beside those that a vocabulary has already.
+"""Chooses the WordPieces that shorten a text most when added to a vocabulary.
 
-A candidate is what neighboring pieces of a word spell: the whole word, a beginning, an end or a part of it. The one
-that saves most tokens is taken, then the one that saves most beside it, and so on. What a candidate saves is counted by
-WordPiece's own rule, the longest match first, on all words that hold it, so that the counts are exact and no piece
-makes one of these words unknown. Savings mostly shrink as others are taken; so only the candidate that promises most is
-counted anew (lazy greedy: Minoux, "Accelerated greedy algorithms for maximizing submodular set functions", 1978).
+A candidate joins neighboring pieces of a word: the whole word, its beginning, its end or a part between. The candidate
+that saves most tokens is taken first, then the one that saves most in addition to it, and so on. Savings are counted
+with WordPiece's own rule, the longest match first, on all words that contain the candidate. So they are exact, and no
+new piece makes one of these words unknown. Savings mostly shrink as other pieces are taken, so only the candidate with
+the largest earlier saving is recounted (lazy greedy: Minoux, "Accelerated greedy algorithms for maximizing submodular
+set functions", 1978).
 
-2,000 pieces save 7.2% of the tokens of English manual pages and 36.1% of German ones; those that a vocabulary of the
-domain's own holds first, 6.3% and 34.1% (`benchmarks/adapt.py`). Joining the most frequent pair of old pieces again and
-again comes between the two, and spends pieces on "confi", on the way to "config", which the text needs no more.
+2,000 pieces save 7.2% of the tokens of English manual pages and 36.1% of German ones. The first 2,000 new pieces of a
+vocabulary trained on the domain save 6.3% and 34.1% (`benchmarks/adapt.py`). Joining the most frequent pair of old
+pieces repeatedly lies between the two: it spends pieces on intermediate steps, such as "confi" on the way to "config".
 """
 
 import heapq
@@ -20,8 +21,8 @@ from keras_bert.tokenization.normalizer import MAX_WORD_LENGTH
 from keras_bert.tokenization.python_tokenizer import match_pieces
 from keras_bert.vocabulary import MAX_PIECE_BYTES
 
-_MIN_TIMES = 2  # Occurrences of a piece.
-_MOST_PARTS = 10  # Old pieces of a new one: bounds the candidates of words such as hashes and links.
+_MIN_TIMES = 2  # Least occurrences of a new piece.
+_MOST_PARTS = 10  # Most old pieces in a new one. Bounds the candidates in words such as hashes and links.
 
 
 class NewPiece(NamedTuple):
@@ -30,7 +31,7 @@ class NewPiece(NamedTuple):
     Attributes:
         piece: its text, with "##" if it does not begin a word.
         parts: the old pieces that it replaces.
-        times: occurrences in the text, once all new pieces are there.
+        times: occurrences in the text when it is tokenized with all new pieces.
     """
 
     piece: str
@@ -39,13 +40,13 @@ class NewPiece(NamedTuple):
 
 
 def choose_pieces(counts: dict[str, int], vocabulary: list[str], num_pieces: int) -> list[NewPiece]:
-    """Returns at most `num_pieces` new pieces, each of which occurs in the text, in the order of what they save.
+    """Returns at most `num_pieces` new pieces that occur in the text, the one that saves most tokens first.
 
     Args:
-        counts: word -> occurrences, the words as `keras_bert.tokenization.normalizer.split_words` gives them. Words
-            that are [UNK] stay so.
-        vocabulary: the pieces that are there.
-        num_pieces: how many to add.
+        counts: word -> occurrences, the words as `keras_bert.tokenization.normalizer.split_words` returns them. Words
+            that are [UNK] stay [UNK].
+        vocabulary: the old pieces, in the order of their ids.
+        num_pieces: maximum number of pieces to add.
     """
     names = list(vocabulary)
     ids = {piece: number for number, piece in enumerate(names)}
@@ -67,7 +68,7 @@ def choose_pieces(counts: dict[str, int], vocabulary: list[str], num_pieces: int
         is_useful = None not in matched.values() and saved > 0 and times >= _MIN_TIMES
         if not is_useful or (queue and saved < -queue[0][0]):
             del ids[piece]
-            if is_useful:  # Others promise more by now.
+            if is_useful:  # Another candidate may save more.
                 heapq.heappush(queue, (-saved, piece))
             continue
         names.append(piece)
@@ -80,11 +81,11 @@ def choose_pieces(counts: dict[str, int], vocabulary: list[str], num_pieces: int
         for number in numbers:
             occurrences[names[number]] += counts[word]
     new = (NewPiece(piece, parts_of[piece], occurrences[piece]) for piece in names[len(vocabulary) :])
-    return [piece for piece in new if piece.times]  # Longer ones may have replaced it everywhere.
+    return [piece for piece in new if piece.times]  # Longer new pieces may have replaced one everywhere.
 
 
 def _candidates(split: dict, counts: dict[str, int], names: list[str]) -> tuple[dict[str, list[str]], Counter[str]]:
-    """Returns the old pieces of each candidate, and the tokens that it would save where these stand now."""
+    """Returns the old pieces that each candidate joins, and the tokens that joining them would save."""
     parts_of, promised = {}, Counter()
     for word, numbers in split.items():
         old_pieces = [names[number] for number in numbers]
@@ -98,7 +99,7 @@ def _candidates(split: dict, counts: dict[str, int], names: list[str]) -> tuple[
 
 
 def _index(word: str, numbers: tuple[int, ...], names: list[str], candidates: Counter, words_of: dict) -> None:
-    """Notes the candidates that the longest match would take in a word: longer than a piece of it, from its start."""
+    """Adds a word to `words_of` of each candidate that longest match would use: longer than a piece, same start."""
     start, prefix = 0, ""
     for number in numbers:
         after = start + len(names[number].removeprefix(prefix))

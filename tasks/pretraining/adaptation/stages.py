@@ -1,4 +1,4 @@
-"""The stages of `bert-adapt`: text, new tokens, the preset with them, data, training, and the preset that it leaves."""
+"""Runs the stages of `bert-adapt`: text, new tokens, evaluation of the old preset, training, and the new preset."""
 
 import dataclasses
 import functools
@@ -32,17 +32,17 @@ from tasks.text.blocks import split_block, spool_pipes, text_blocks
 from tasks.text.stages import StageRun
 from tasks.text.steps import work_identity
 
-_HELD_OUT = 10  # One document of so many.
-_HELD_OUT_BYTES = 1 << 18  # At most, and of one document a quarter; about 500 sequences of 128 tokens.
-_MIN_DOCUMENTS = 2 * _HELD_OUT  # A random next sentence comes from a second document, of the held-out ones too.
-_LINES = 32  # Most lines that count as a document where the text has too few documents.
-_PASSES = 2  # Each pairs sentences anew; masks are drawn in each epoch anyway.
-_CLOCK_WARMUP = 10  # Steps, of which a few minutes on a CPU have some hundred.
-# The paper's share (section 3.1). Masked as a whole, a word must be guessed from its context in either vocabulary;
-# otherwise the old one's other pieces of a word would give it away.
+_HELD_OUT = 10  # Every tenth document is held out,
+_HELD_OUT_BYTES = 1 << 18  # up to this size, and at most a quarter of it from one document: about 500 sequences of 128.
+_MIN_DOCUMENTS = 2 * _HELD_OUT  # The held-out text needs two: a random next sentence comes from another document.
+_LINES = 32  # Maximum number of lines that are taken as a document if the text has too few documents.
+_PASSES = 2  # Each pairs the sentences differently. Masks are drawn in each epoch anyway.
+_CLOCK_WARMUP = 10  # Steps. A few minutes on a CPU allow some hundred.
+# The paper's share (section 3.1). Words are masked as a whole, so that both vocabularies must guess them from context.
+# Otherwise the remaining pieces of a word would help the old vocabulary, which splits more words.
 _MASKS = {"masked_lm_prob": 0.15, "do_whole_word_mask": True}
 _TOKENS, _BIAS = "embeddings/token_embedding/embeddings", "masked_lm/output_bias"
-_SHOWN = 100  # New tokens in the report.
+_SHOWN = 100  # New tokens to list in the report.
 _SCORES = ("tokens", "masked_lm_loss")
 
 
@@ -56,7 +56,7 @@ def run_stages(settings: AdaptSettings) -> dict:
     positions = weights.read_bert_config(preset).max_sequence_length
     if settings.max_seq_length > positions:
         raise InputError(f"--max_seq_length={settings.max_seq_length}: must be at most the {positions} of {preset}.")
-    # The pieces as every tokenizer reads them.
+    # Normalizes the pieces as every tokenizer does on reading them.
     tokenizer["vocabulary"] = PythonBertTokenizer(tokenizer["vocabulary"], tokenizer["lowercase"]).get_vocabulary()
     identity = settings.identity() | {"preset_checksum": _checksum(preset), "text": work_identity(paths)}
     run = StageRun(settings.output_dir, identity, settings.overwrite, [*paths, *[preset] * files.exists(preset)])
@@ -111,7 +111,7 @@ def _checksum(preset: str) -> int:
 
 
 def _split(run: StageRun, paths: list[str], input_format: str) -> dict:
-    """Writes the text to train on and the held-out text, one sentence a line, a blank line between documents."""
+    """Writes the training text and the held-out text, one sentence per line, a blank line between documents."""
     with tempfile.TemporaryDirectory(dir=run.directory) as pipes:
         return _split_files(run, spool_pipes(paths, pipes), input_format)
 
@@ -141,9 +141,9 @@ def _split_files(run: StageRun, paths: list[str], input_format: str) -> dict:
 
 
 def _lines(paths: list[str], input_format: str, size: int | None = None) -> Iterator[tuple[int, str]]:
-    """Yields lines, each with the number of its document; if `size` is given, so many lines make a document."""
+    """Yields the number of the document and the text of each line. If given, `size` lines make a document."""
     number, count, has_ended = -1, 0, True
-    for block in text_blocks(paths, 1 << 62):  # One, unless all files are empty.
+    for block in text_blocks(paths, 1 << 62):  # A single block, or none if all files are empty.
         for line in split_block(block, input_format):
             if line is None:
                 has_ended = True
@@ -157,7 +157,7 @@ def _lines(paths: list[str], input_format: str, size: int | None = None) -> Iter
 
 
 def _add_tokens(run: StageRun, settings: AdaptSettings, tokenizer: dict) -> dict:
-    """Chooses the pieces to add, and writes the preset with them and the one without, each with its vocabulary."""
+    """Chooses the pieces to add; writes the preset with them (start/) and without them (before/)."""
     old, lowercase, pieces = tokenizer["vocabulary"], tokenizer["lowercase"], []
     if settings.num_new_tokens:
         text, words = run.path("text", "train.txt"), run.path("text", "words")
@@ -193,12 +193,12 @@ def _vocabulary(run: StageRun, name: str) -> str:
 
 
 def with_rows(checkpoint: Checkpoint, num_pieces: int, part_ids: list[list[int]]) -> Checkpoint:
-    """Returns a checkpoint with more rows in its token table, and in the output bias of its masked LM.
+    """Returns a checkpoint with more rows in its token embeddings and in the output bias of its masked LM.
 
     Args:
-        checkpoint: an open one.
-        num_pieces: the rows to keep: the pieces of its vocabulary, without those that pad its table.
-        part_ids: for each new piece the ids of the old ones, whose mean it gets.
+        checkpoint: an open checkpoint.
+        num_pieces: number of rows to keep, the size of the vocabulary. Rows that pad the table are dropped.
+        part_ids: ids of the old pieces for each new piece, whose row becomes the mean of theirs.
     """
 
     def grow(read: Callable[[], np.ndarray]) -> np.ndarray:
@@ -215,7 +215,7 @@ def with_rows(checkpoint: Checkpoint, num_pieces: int, part_ids: list[list[int]]
 
 
 def _count_tokens(run: StageRun, lowercase: bool) -> dict:
-    """Counts the tokens of the held-out text by the old vocabulary and by the new one."""
+    """Counts the tokens of the held-out text with the old and with the new vocabulary."""
     old, new = (PythonBertTokenizer(_vocabulary(run, name), lowercase) for name in ("before", "start"))
     lines = [line for _, line in files.read_lines(run.path("text", "held_out.txt"))]
     characters, words = sum(map(len, lines)), sum(len(split_words(line, lowercase)) for line in lines)
@@ -234,7 +234,7 @@ def _count_tokens(run: StageRun, lowercase: bool) -> dict:
 
 
 def _create_data(run: StageRun, settings: AdaptSettings, tokenizer: dict, side: str, preset: str, passes: int) -> str:
-    """Makes the records of one side of the text with a preset's vocabulary; returns their file."""
+    """Makes the records of the training or held-out text with a preset's vocabulary; returns their path."""
     output_file = run.path("data", f"{preset}_{side}.tfrecord")
     names = ("sentence_splitter", "sentence_language", "random_seed")
     data = DataSettings(
@@ -257,7 +257,7 @@ def _lengths(settings: AdaptSettings) -> dict[str, int]:
 
 
 def _evaluate(run: StageRun, settings: AdaptSettings, tokenizer: dict) -> dict:
-    """Evaluates the preset as it was, with its own tokens."""
+    """Evaluates the unchanged preset, with its own tokens."""
     held_out = _create_data(run, settings, tokenizer, "held_out", "before", passes=1)
     metrics = _pretrain(run, settings, tokenizer, "before", held_out, held_out, output_dir=run.path("evaluation"))
     return {"figure": f"held-out masked-LM loss {metrics['masked_lm_loss']:.3f}", **metrics}
@@ -277,7 +277,7 @@ def _train(run: StageRun, settings: AdaptSettings, tokenizer: dict) -> dict:
 def _pretrain(
     run: StageRun, settings: AdaptSettings, tokenizer: dict, start: str, input_file: str, eval_input_file: str, **own
 ) -> dict:
-    """Runs bert-pretrain from a preset; next sentences count if it has that head, and the text documents."""
+    """Runs bert-pretrain from a preset, with next sentences if the preset has that head and the text has documents."""
     names = [field.name for field in dataclasses.fields(TrainingSettings)]
     shared = {name: getattr(settings, name) for name in (*names, "num_train_steps", "time_budget_minutes")}
     num_warmup_steps = min(100, settings.num_train_steps // 10)
@@ -299,7 +299,10 @@ def _pretrain(
 
 
 def _write_result(run: StageRun, tokenizer: dict) -> dict:
-    """Writes what the preset was, such as an embedder, with the trained weights; a bare encoder gets the masked LM."""
+    """Writes a preset of the original kind, such as an embedder, with the trained weights.
+
+    A bare encoder also gets the masked-LM head.
+    """
     vocabulary = [piece for _, piece in files.read_lines(_vocabulary(run, "start"))]
     trained = run.path("training", "preset")
     with weights.open_checkpoint(run.path("start")) as start, weights.open_checkpoint(trained) as after:
