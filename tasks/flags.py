@@ -1,14 +1,14 @@
 """Runs a command: parses its flags, made from a `tasks.settings.Settings` dataclass, and reports its errors.
 
-This module does not import TensorFlow, so that `--help` and a wrong flag answer at once. A command's module reads
+This module does not import TensorFlow, so that `--help` and a wrong flag answer at once. A command's module contains
 
     def main(settings: Settings) -> None: ...
 
     console_main = flags.console_main(main, Settings)
 
-Flag names are google-research/bert's where it has one. Unknown arguments are refused, unless the settings
-class has a method `pass_over`, which then gets their list. A class method `expand` takes the arguments and returns the
-settings class to parse them by, and further arguments to parse before them.
+Flag names are google-research/bert's where it has one. Unknown arguments are refused, unless the settings class has a
+method `pass_over`, which then receives them as a list. A class method `expand` takes the arguments and returns the
+settings class to parse them with, and further arguments to parse before them.
 """
 
 import dataclasses
@@ -31,8 +31,8 @@ from tasks.settings import SUBJECTS, Rule, Settings, kinds_of
 # oneDNN is off by default on CPUs without AVX512_VNNI, although it speeds up matrix products there.
 # Level 3 silences TensorFlow's C++ start-up messages, one of which has level ERROR on a machine without a GPU. Real
 # errors are raised as exceptions too. TF_CPP_MIN_LOG_LEVEL=0 shows all messages.
-# OpenBLAS's threads wait for each other by spinning: where other processes ran, they took 40 times the time of one
-# thread for the logistic regressions of --few_labels.
+# OpenBLAS's threads wait for each other by spinning. Beside other processes, they took 40 times as long as one thread
+# for the logistic regressions of --few_labels.
 ENVIRONMENT = {
     "TF_ENABLE_ONEDNN_OPTS": "1",
     "TF_CPP_MIN_LOG_LEVEL": "3",
@@ -64,13 +64,14 @@ def run(main: Callable[..., int | None], settings_class: type[Settings] | None =
 
     The exit status is `main`'s own (None is 0), 0 after `--help`, 1 for an `InputError` or an error of the operating
     system (disk full, no permission), 2 for a wrong flag or a stray argument, and 130 after Ctrl-C. Errors print one
-    line to standard error, without a traceback. SIGTERM gives 42 if it reached a training, which continues with the
-    same command from the checkpoint that it has saved, if it keeps any; otherwise 143, after temporary files are
+    line to standard error, without a traceback. SIGTERM gives 42 if it stopped a training: the same command continues
+    from the checkpoint that was saved, if the training keeps any. Otherwise it gives 143, after temporary files are
     removed.
     """
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    # Imports make a million objects that stay. By default Python goes through them again and again: 1.3 s of a command.
+    # Imports create a million objects that live on. By default, Python's garbage collector scans them repeatedly, which
+    # takes 1.3 s of a command.
     gc.set_threshold(10_000, 10, 5)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # A text of a table may not fit the terminal's encoding.
@@ -98,7 +99,7 @@ def run(main: Callable[..., int | None], settings_class: type[Settings] | None =
 def write_flags(settings: dict[str, object], output_dir: str) -> None:
     """Writes a command's settings to `flags.json`.
 
-    Call it once nothing can be refused any more, so that a refused call leaves the flags of the one before it.
+    Call this after all checks, so that a refused call keeps the flags of the previous one.
     """
     write_json(os.path.join(output_dir, FLAGS_FILE), settings)
 
@@ -162,7 +163,7 @@ def parse(settings_class: type[Settings], arguments: list[str]) -> Settings:
 
 
 def make_flags(settings_class: type[Settings]) -> flags.FlagValues:
-    """Makes a flag of each setting, outside absl's global flags, so that commands in one process do not mix."""
+    """Makes a flag for each setting, outside absl's global flags, so that commands in one process do not mix."""
     values, kinds = flags.FlagValues(), kinds_of(settings_class)
     for field in dataclasses.fields(settings_class):
         rule, (kind, is_list) = field.metadata["rule"], kinds[field.name]
@@ -171,7 +172,7 @@ def make_flags(settings_class: type[Settings]) -> flags.FlagValues:
         flag = _make_flag(rule.flag or field.name, None if is_required else default, rule, kind, is_list)
         # absl lists flags by module. Their subjects stand in for modules.
         flags.DEFINE_flag(flag, flag_values=values, module_name=SUBJECTS[rule.subject], required=is_required)
-        if is_required:  # An output directory of no name would be the current one.
+        if is_required:  # An empty output directory would mean the current one.
             flags.register_validator(flag.name, lambda value: value != "", "Expected a value, found none.", values)
     return values
 

@@ -1,4 +1,4 @@
-"""The labelled rows that a training held out, found by the flags that it recorded, and a model's score on them."""
+"""Finds the labelled rows that a training held out, by its recorded flags, and scores a model on them."""
 
 import contextlib
 import dataclasses
@@ -22,13 +22,13 @@ _MOST_ROWS = 2000
 
 
 class HeldOut(NamedTuple):
-    """Rows that a model was not trained on, in the task that they belong to.
+    """Rows that a model was not trained on, with the task that they belong to.
 
     Attributes:
-        task: that of the training.
+        task: task of the training.
         trained: the model's tokenizer and spec, without the model.
-        part: the rows, at most 2,000 of a file.
-        encoded: their token ids.
+        part: at most 2,000 rows of a file.
+        encoded: the encoded rows.
     """
 
     task: Task
@@ -38,12 +38,12 @@ class HeldOut(NamedTuple):
 
     @property
     def metric(self) -> str:
-        """Name of the figure that the task's models are compared by."""
+        """Name of the figure by which the task's models are compared."""
         return self.task.metric_of(self.part)
 
     @property
     def source(self) -> str:
-        """What the rows are, for a message."""
+        """Description of the rows, for a message."""
         return f"{len(self.task.groups(self.part.rows))} {self.task.unit} of {self.part.rows.path}"
 
     @property
@@ -53,7 +53,7 @@ class HeldOut(NamedTuple):
         return [] if content is None else content.texts
 
     def points(self, model) -> float:
-        """Returns the model's figure, in per cent where the task's figures are shares of 1."""
+        """Returns the model's `metric` on the rows, times 100 if the task's figures are fractions of 1."""
         trained = self.trained._replace(model=self.task.to_answer(model, self.trained.spec))
         outputs = self.encoded.compute_outputs(Predictor(trained.model), self.task.settings.eval_batch_size, None)
         answers = Answers(trained, self.part, self.encoded, outputs)
@@ -67,11 +67,11 @@ def find(model_directory: str, tokenizer) -> HeldOut | None:
     """Finds the rows that the training of a model held out; None if it recorded none.
 
     Args:
-        model_directory: a run's `model/`.
-        tokenizer: the model's.
+        model_directory: the `model/` of a run.
+        tokenizer: tokenizer of the model.
 
     Raises:
-        InputError: the run names rows that cannot be read, or held out others than are chosen now.
+        InputError: the rows of the run cannot be read, or have changed since the training.
     """
     run = os.path.dirname(absolute(model_directory))
     path = os.path.join(run, FLAGS_FILE)

@@ -33,9 +33,9 @@ SUBJECTS = {
     "devices": "Devices and speed",
 }
 
-_QUOTA_FILE = "/sys/fs/cgroup/cpu.max"  # Of control groups, version 2, as a container sees its own.
+_QUOTA_FILE = "/sys/fs/cgroup/cpu.max"  # Control groups, version 2: the limit of the container that this process is in.
 
-# Extra of the distribution -> the packages that it installs, as they are imported.
+# Extra of the distribution -> the packages that it installs, by import name.
 EXTRAS = {
     "squad": ("official",),
     "serve": ("grpc", "grpc_health", "grpc_reflection", "prometheus_client", "tensorflow_serving"),
@@ -67,7 +67,7 @@ def require_extra(extra: str, needed_by: str) -> None:
     """Checks that an extra's packages are installed.
 
     Raises:
-        InputError: one is missing; the message says what needs it, and how to install the extra.
+        InputError: a package is missing. The message says what needs it, and how to install the extra.
     """
     missing = missing_packages(extra)
     if missing:
@@ -129,7 +129,7 @@ def setting(default: Any, help: str, **bounds: Any) -> Any:
         flag: name of the flag, if it differs from the field's, as the keyword `from` must.
         repeats: whether a list's flag is given once per value, so that values may contain commas.
         subject: key of `SUBJECTS`, for this field and those below it in the class. A class begins with "common".
-        needs: gives the extra of `EXTRAS` that a value needs, or None.
+        needs: returns the extra of `EXTRAS` that a value needs, or None.
         identifies: False if the value may change when a stopped training continues: paths, stages, devices, speed.
 
     >>> class Example(Settings):
@@ -150,7 +150,7 @@ def changeable(default: Any, help: str, **bounds: Any) -> Any:
 
 
 def replaced(base: type, name: str, default: Any, **changes: Any) -> Any:
-    """Redeclares the setting `name` of `base` with another default and, by `changes`, other parts of its rule."""
+    """Redeclares the setting `name` of `base` with another default. `changes` replace parts of its rule."""
     rule = base.__dataclass_fields__[name].metadata["rule"]
     return dataclasses.field(default=default, metadata={"rule": rule._replace(**changes)})
 
@@ -168,7 +168,7 @@ class Settings(Values):
     """Base class of all settings. Checks every value against its rule.
 
     Attributes:
-        extra: the key of `EXTRAS` without which the whole command does not run, or None.
+        extra: key of `EXTRAS` that the whole command needs, or None.
 
     Raises:
         InputError: a value breaks its rule, or an extra is not installed; the message names the flag.

@@ -19,7 +19,7 @@ def prepare_devices(settings: TrainingSettings) -> tf.distribute.Strategy:
     Call it before the first TensorFlow op: a multi-worker strategy must be created before TensorFlow initializes.
 
     Raises:
-        InputError: as `build_strategy`; or another worker has other flags.
+        InputError: as in `build_strategy`; or the flags of the workers differ.
     """
     if settings.deterministic_ops:
         tf.config.experimental.enable_op_determinism()

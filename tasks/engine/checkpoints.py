@@ -1,4 +1,4 @@
-"""Checkpoints of a training run: written atomically, restored from the newest readable one."""
+"""Saves the checkpoints of a training run atomically, and restores the newest readable one."""
 
 import json
 import os
@@ -55,7 +55,7 @@ class Checkpoints:
             The restored step; 0 if there is no checkpoint.
 
         Raises:
-            InputError: every checkpoint is broken, that of `step` is missing, or one belongs to another model.
+            InputError: every checkpoint is broken, the one of `step` is missing, or one belongs to another model.
         """
         paths = self._paths() if step is None else [self._path(step)]
         for path in paths:
@@ -90,8 +90,9 @@ class Checkpoints:
 def keep_settings(output_dir: str, settings: dict, writes: bool = True) -> None:
     """Records the settings of a training in `training.json`; refuses to resume one that started with other settings.
 
-    A checkpoint restores whenever the shapes match. Without this check a changed learning rate would silently take
-    effect halfway through a training. Where other settings begin a training, the time of the earlier one is forgotten.
+    A checkpoint restores whenever the shapes match. Without this check, a changed learning rate would silently take
+    effect halfway through a training. If the settings have changed and there is no checkpoint, the time that the
+    earlier training took is forgotten.
 
     Args:
         output_dir: the training's directory.
@@ -102,7 +103,7 @@ def keep_settings(output_dir: str, settings: dict, writes: bool = True) -> None:
         InputError: `output_dir` holds checkpoints of a training with other settings.
     """
     path = os.path.join(output_dir, "training.json")
-    settings = json.loads(json.dumps(settings))  # As the file has them: lists instead of tuples.
+    settings = json.loads(json.dumps(settings))  # As in the file: lists instead of tuples.
     before = read_optional_json(path) or settings
     changed = [name for name, value in settings.items() if before.get(name) != value]
     if changed and is_directory(os.path.join(output_dir, "checkpoints")):

@@ -1,13 +1,13 @@
-"""Other ways to compute an encoder's layers while a training step is traced: in few passes, or twice to save memory.
+"""Changes how an encoder's layers compute while a training step is traced: in few passes, or twice to save memory.
 
 TensorFlow builds dense layers, dropout, LayerNorm and gelu from several ops each, and every op is a pass over memory.
-On a CPU XLA compiles the forward direction into one pass and the backward direction into another (`fused_ops.py`). A
+On a CPU, XLA compiles the forward direction into one pass and the backward direction into another (`fused_ops.py`). A
 step of pre-training then takes about 0.9 of its time (2 cores, oneDNN, 128 tokens: base with 8 rows, 4 layers of 512
 with 32; benchmarks/pretraining_speed.py).
 
-The model's own `call` stays the paper's equations: `fused_layers` lets the layers inside encoder layers compute in the
-fused form while a step is traced. They do so with float32 tensors of known shape, since XLA compiles anew for each
-shape; otherwise, and with quantization or LoRA, they compute as before.
+The model's own `call` keeps the paper's equations: `fused_layers` switches the layers inside encoder layers to the
+fused form while a step is traced. They use this form for float32 tensors of known shape, since XLA compiles again for
+each shape. Otherwise, and with quantization or LoRA, they compute as before.
 """
 
 import contextlib
@@ -35,10 +35,10 @@ class _Dense(keras.layers.Dense):
 
 
 class _Dropout(keras.layers.Dropout):
-    """x of any shape, with another mask than the layer's own.
+    """Dropout for inputs of any shape, with a different mask from Keras's.
 
     This mask, too, is a function of the state of the seed generator. The rate is rounded to a multiple of 1 / 65536,
-    and the units that stay are scaled for that rate, so that the expectation is exact.
+    and the units that are kept are scaled for that rate, so that the expectation is exact.
     """
 
     def call(self, inputs, training=False):
@@ -76,8 +76,8 @@ FUSED = {
 def fused_layers(model: keras.Model) -> contextlib.AbstractContextManager[None]:
     """Lets a model's encoder layers, at any depth, compute their fused form.
 
-    Enter this while tracing a training graph for a CPU without `jit_compile`, which fuses more. Several replicas trace
-    in threads of their own, and must not enter it.
+    Enter this while tracing a training graph for a CPU, without `jit_compile`, which fuses more. With several replicas,
+    which trace in threads of their own, it must not be entered.
     """
     return fused(layer for encoder_layer in _encoder_layers(model) for layer in _and_inner(encoder_layer))
 
@@ -117,13 +117,13 @@ def rematerialized(model: keras.Model) -> Iterator[None]:
 def _call_rematerialized(layer: BertEncoderLayer, trained: frozenset[int], rows, layout, training=None):
     """Calls an encoder layer as `BertEncoderLayer.call` does.
 
-    `tf.recompute_grad` would draw other masks, since each call changes a layer's seeds. Here they are read first, and
-    both computations start from them.
+    `tf.recompute_grad` would draw different masks, since each call changes a layer's seeds. Here the seeds are read
+    first, and both computations start from them.
     """
     seeds = dropout_seeds(layer)
     others = [variable for variable in layer.variables if not any(variable is seed for seed in seeds)]
     weights = [variable for variable in others if id(variable) in trained]
-    # Read here: TensorFlow wants the gradients of every variable read within, also of kernels that LoRA freezes.
+    # Read here, since TensorFlow wants the gradients of every variable read inside, also of kernels that LoRA freezes.
     frozen = [(variable, tf.convert_to_tensor(variable.value)) for variable in others if id(variable) not in trained]
     states, moved = [tf.identity(seed.value) for seed in seeds], []
 
@@ -148,7 +148,7 @@ def _call_rematerialized(layer: BertEncoderLayer, trained: frozenset[int], rows,
                 output = compute([state + tf.cast(zero, state.dtype) for state in states], rows, *values)
             return tape.gradient(output, [rows, *values], upstream)
 
-        return compute(states, *map(tf.stop_gradient, inputs)), gradient  # Nothing within is recorded.
+        return compute(states, *map(tf.stop_gradient, inputs)), gradient  # No op inside is recorded on the tape.
 
     output = run(rows, *(tf.convert_to_tensor(weight.value) for weight in weights))
     for seed, state in zip(seeds, moved, strict=True):

@@ -36,7 +36,7 @@ class WarmupLinearDecay(LearningRateSchedule):
 
 
 class WarmupConstantDecay(LearningRateSchedule):
-    """Linear warm-up to the peak, which stays until half of the steps are done, then a linear decay to 0.
+    """Linear warm-up to the peak, which is held until half of the steps are done, then a linear decay to 0.
 
         learning_rate * min(1, step / num_warmup_steps, 2 (num_train_steps - step) / num_train_steps)
 

@@ -73,9 +73,9 @@ class TrainingSettings(Settings):
         return {"layer_decay": self.layer_decay}
 
     def of_all_workers(self) -> dict[str, object]:
-        """Returns what must be equal on all workers, by flag: the settings; for a path, only whether it is given.
+        """Returns the values that must be equal on all workers, by flag. For a path, only whether it is given.
 
-        Workers with other evaluations or checkpoints would wait for each other forever.
+        Workers that evaluate or save at different steps would wait for each other forever.
         """
         values, kinds = {}, kinds_of(type(self))
         for field in dataclasses.fields(self):
@@ -86,7 +86,7 @@ class TrainingSettings(Settings):
 
 
 def tokenizer_identity(tokenizer) -> dict:
-    """Returns what the token ids of a text depend on, as JSON values: the vocabulary by its checksum."""
+    """Returns what the token ids of a text depend on, as JSON values: letter case and a checksum of the vocabulary."""
     checksum = zlib.crc32("\n".join(tokenizer.get_vocabulary()).encode())
     return {"do_lower_case": tokenizer.lowercase, "vocabulary_checksum": checksum}
 

@@ -111,7 +111,7 @@ def meet(addresses: Sequence[str], own: str, timeout: float = _WORKERS_TIMEOUT) 
     """Waits until a process listens at every worker's address, and meanwhile listens at this one's.
 
     Raises:
-        InputError: a worker did not come within `timeout` seconds, or another process has this one's address.
+        InputError: a worker does not listen within `timeout` seconds, or another process uses this one's port.
     """
     end = time.monotonic() + timeout
     dual = {"family": socket.AF_INET6, "dualstack_ipv6": True} if socket.has_dualstack_ipv6() else {}
@@ -155,7 +155,7 @@ def needs_static_shapes(strategy: tf.distribute.Strategy) -> bool:
 def distribute(strategy: tf.distribute.Strategy, dataset: tf.data.Dataset):
     """Splits each batch among the replicas; each of several workers reads all batches and keeps its own part."""
     options = tf.data.Options()
-    # The default would shard by files, which gives other batches than one device gets.
+    # The default would shard by files, which gives different batches from those of one device.
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
     return strategy.experimental_distribute_dataset(dataset.with_options(options))
 

@@ -3,7 +3,7 @@
     share of peak = real tokens per second * operations per token / peak
 
 Operations are those of the model's formulas, with additions and multiplications counted separately. Padding and
-recomputation cost time but count as no work.
+recomputation cost time but do not count as work.
 """
 
 import dataclasses

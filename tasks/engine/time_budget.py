@@ -1,4 +1,4 @@
-"""When a training ends: after a number of steps, or by the clock (Izsak et al. 2021, arXiv:2104.07705, section 3)."""
+"""Decides when a training ends: after some steps, or by the clock (Izsak et al. 2021, arXiv:2104.07705, section 3)."""
 
 import contextlib
 import dataclasses
@@ -13,7 +13,7 @@ from tasks.engine.schedules import WarmupConstantDecay
 CLOCK_FILE = "time_budget.json"
 UNSETTLED = 2**24 - 2  # Steps: more than any run does, and exact in float32.
 _MARGIN = 0.03  # Share of the budget for what follows the last evaluation, and for a machine that becomes slower.
-_KEEP_SECONDS = 2.0  # Between two writings of the file, which may lie in a bucket.
+_KEEP_SECONDS = 2.0  # Least time between two writes of the file, which may be remote.
 
 
 @dataclasses.dataclass
@@ -21,8 +21,8 @@ class Budget:
     """The number of steps of a training, or the time that all calls that continue it may take together.
 
     With a time, the learning rate stays at its peak for the first half of the steps, so that their number need not be
-    known until then. It is settled once the time left is just enough to do as many steps again. If the machine becomes
-    slower after that, or a killed call loses steps, the training ends before its last step.
+    known until then. The number is settled once the time left is just enough to do as many steps again. If the machine
+    becomes slower after that, or a killed call loses steps, the training ends before its last step.
 
     Args:
         num_steps: the last step; `UNSETTLED` until the clock has settled it.
@@ -93,13 +93,16 @@ class Budget:
                 self.agree(2 * step)
 
     def agree(self, num_steps: int) -> None:
-        """Adopts the last step that the chief has settled, or an earlier call."""
+        """Adopts the last step that the chief or an earlier call has settled."""
         if num_steps != self.num_steps:
             self.num_steps = num_steps
             self.schedule.end_at(num_steps)
 
     def keep(self, is_over: bool) -> None:
-        """Writes what a later call must know, unless it was written a moment ago; no time is left once it is over."""
+        """Writes the time taken and the last step for a later call, at most every two seconds.
+
+        Once the training is over, all time counts as taken.
+        """
         now = time.monotonic()
         if self.path and (is_over or now - self._kept_at >= _KEEP_SECONDS):
             self._kept_at = now

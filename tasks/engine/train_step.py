@@ -77,9 +77,9 @@ class TrainStep:
             the all-reduce and the update, or the model alone if the objective needs the whole batch.
         rematerialize: whether the encoder layers are computed once more for the gradients, to save memory.
         random_seed: seed of the dropout masks, which also depend on step, replica and layer.
-        pooling: how the outputs of a text's windows become its own, as in `pool_windows`; None: the model takes the
-            features as they are. With it, features are windows, [B, X, S] or [B, K, X, S], of which the model encodes
-            as many at once as a micro-batch has texts, however long these are.
+        pooling: how the outputs of a text's windows are combined, as in `pool_windows`. Features are then windows,
+            [B, X, S] or [B, K, X, S]. The model encodes as many windows at once as a micro-batch has texts, however
+            long the texts are. None: the model takes the features as they are.
 
     Attributes:
         figure_names: names of the returned figures, in order; filled by tracing.
@@ -104,7 +104,7 @@ class TrainStep:
         with strategy.scope():
             optimizer.build(model.trainable_variables)
         inner_optimizer = getattr(optimizer, "inner_optimizer", optimizer)
-        # `_step` has summed the gradients over the replicas already; the optimizer would sum them once more. Keras has
+        # `_step` has already summed the gradients over the replicas; the optimizer would sum them once more. Keras has
         # no public switch for this.
         inner_optimizer._all_reduce_sum_gradients = list
         self._is_scaled = inner_optimizer is not optimizer
@@ -238,10 +238,10 @@ class TrainStep:
         """Does the same for a loss of the whole batch, without holding all activations (Gao et al., arXiv:2101.06983).
 
         Args:
-            get_features: the features of one of the `count` parts, by its index.
-            labels, scales: of the batch.
-            count: int, or int32 scalar.
-            pool: turns the outputs of all parts into those of the examples; None if they are the same.
+            get_features: returns the features of one of the `count` parts, by its index.
+            labels, scales: labels of the whole batch, and the factor of each named loss.
+            count: number of parts, int or int32 scalar.
+            pool: combines the outputs of all parts to those of the examples; None if they are the same.
         """
         variables = [variable.value for variable in self.model.trainable_variables]
         states = [tf.identity(variable) for variable in self._seeds]

@@ -103,14 +103,15 @@ class Trainer:
         """Trains up to a step, or for a time, starting from the newest checkpoint in `output_dir` if there is one.
 
         A killed and restarted run ends with the same weights as an uninterrupted one (bit for bit on one CPU), provided
-        that `make_dataset(n)` equals `make_dataset(0).skip(n)`. After SIGTERM, which only the main thread receives, any
-        worker makes all of them save at the next step and exit. One worker breaks off an evaluation, several finish it.
+        that `make_dataset(n)` equals `make_dataset(0).skip(n)`. A worker that receives SIGTERM, which only its main
+        thread can, makes all workers save at the next step and exit. A single worker breaks off an evaluation; several
+        workers finish it.
 
         Args:
             make_dataset: takes the number of finished steps and returns the batches that follow: `(features, labels)`
-                dicts of tensors, of the global batch. If it has a method `share(step, index, count)`, which returns
-                that part of the rows of all batches, each of several workers reads only its own part.
-            num_steps: total number of training steps, finished ones included, or the time that they may take.
+                dicts of tensors, of the global batch. If it has a method `share(step, index, count)` that returns the
+                given part of each batch's rows, each of several workers reads only its own part.
+            num_steps: total number of training steps, finished ones included, or a `Budget` of time.
             save_checkpoints_steps: steps between checkpoints; the last step is always saved.
             evaluate: called after a checkpoint, and right away if an earlier run stopped between the newest checkpoint
                 and its evaluation. Returns figures by name for history and events.
@@ -132,7 +133,7 @@ class Trainer:
         budget = num_steps if isinstance(num_steps, Budget) else Budget(num_steps)
 
         def complete(step: int) -> None:
-            """Evaluates a checkpoint and saves the report, unless its evaluation is there or not wanted."""
+            """Evaluates a checkpoint and saves the report, if an evaluation is due; keeps the best weights."""
             if evaluate and self.workers.from_chief(report.needs_evaluation(step, 1 if is_over else evaluation_steps)):
                 report.evaluation(step, evaluate())
                 report.save()
@@ -142,7 +143,7 @@ class Trainer:
 
         with self.workers.naming_lost_ones(), self._preemption:
             start_step = step = self.restore()
-            budget.agree(int(self.workers.from_chief(budget.num_steps)))  # The chief alone has its file.
+            budget.agree(int(self.workers.from_chief(budget.num_steps)))  # Only the chief reads the budget's file.
             is_over = self.workers.from_chief(budget.is_over(step))
             options = {"description": description, "speed": speed, "is_active": self.workers.is_chief}
             with Reporter(self.output_dir, start_step=step, **options) as report:
@@ -194,7 +195,7 @@ class Trainer:
         return step
 
     def save(self) -> None:
-        """Saves a checkpoint of the current step and removes old ones, on the chief; the other workers wait for it."""
+        """Saves a checkpoint of the current step and removes old ones. Only the chief writes; the others wait."""
         if self.workers.is_chief and self.keep_checkpoints:
             self._checkpoints.save(self.keep_checkpoints)
         self.workers.wait()
@@ -204,7 +205,7 @@ class Trainer:
         """Records what the weights depend on; see `tasks.engine.checkpoints.keep_settings`.
 
         Raises:
-            InputError: `output_dir` holds a training with other settings, or another worker has others.
+            InputError: `output_dir` holds a training with other settings, or those of the workers differ.
         """
         self.workers.check_equal(identity)
         keep_settings(self.output_dir, identity, writes=self.workers.is_chief)
@@ -216,7 +217,7 @@ class Trainer:
         return report.history
 
     def _agree(self, budget: Budget, step: int) -> tuple[bool, bool, bool]:
-        """Returns, alike on all workers, whether the training is preempted, is over, and needs a checkpoint."""
+        """Returns whether the training is preempted, is over, and needs a checkpoint; equal on all workers."""
         budget.settle(step)
         flags = [self._preemption.requested, budget.num_steps, budget.is_over(step), budget.needs_pause()]
         of_workers = self.workers.gather(flags)
@@ -240,7 +241,7 @@ class Trainer:
             count = max(1, min(count, int(SECONDS_PER_CALL / seconds_per_step)))
             start = time.monotonic()
             values = self._call_train(batches, count)
-            # Every worker takes the slowest one's time: all must do the same number of steps per call.
+            # Every worker uses the time of the slowest: all must do the same number of steps per call.
             seconds_per_step = self.workers.gather(time.monotonic() - start).max() / count
             fault = divergence.find(self.train_step.figure_names, values)
             if fault is not None:

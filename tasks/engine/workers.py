@@ -1,7 +1,7 @@
 """Communication between the processes of a multi-worker training, besides gradients.
 
-All workers must call the same methods in the same order; each call waits for all of them. With one process, calls are
-free.
+All workers must call the same methods in the same order; each call waits for all of them. With one process, calls cost
+nothing.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ import tensorflow as tf
 from keras_bert.errors import InputError
 
 LOST_STATUS = 43
-# TensorFlow's heartbeat tells every worker of a lost one within ten seconds. None may end before all know which it is.
+# TensorFlow's heartbeat tells every worker of a lost one within ten seconds. No worker may end before all know which.
 _LINGER_SECONDS = 15.0
 _CONNECT_SECONDS = 2.0
 
@@ -77,17 +77,17 @@ class Workers:
         """Checks that all workers have the same data, vocabulary and settings.
 
         Args:
-            values: JSON values by the names that the error shows. Each worker gives equally many.
+            values: JSON values by the names that the error shows. Each worker passes the same number of values.
 
         Raises:
-            InputError: a worker has another value than the chief; names both.
+            InputError: a value of a worker differs from the chief's. The message names both.
         """
         checksums = [zlib.crc32(json.dumps(value, sort_keys=True).encode()) for value in values.values()]
         of_workers = self.gather(checksums)
         for worker, number in np.argwhere(of_workers != of_workers[0])[:1]:
             raise InputError(
-                f"{list(values)[number]}: {self._name(worker)} has another than {self._name(0)}. All workers need the "
-                "same data, vocabulary, configuration and flags."
+                f"{list(values)[number]}: differs between {self._name(worker)} and {self._name(0)}. All workers need "
+                "the same data, vocabulary, configuration and flags."
             )
 
     def from_chief(self, value: float) -> float:
@@ -160,7 +160,7 @@ class Workers:
 
 
 def is_reachable(address: str) -> bool:
-    """Returns whether a process listens at `host:port`; False for what is no such address."""
+    """Returns whether a process listens at `host:port`; False also for a malformed address."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS).close()

@@ -13,24 +13,24 @@ from tasks.text.rows import Broken, open_rows, parse_list, parse_number
 # Names of label columns, in lower case. The first is the default of every task.
 LABEL_NAMES = ("label", "labels", "class", "category", "intent", "score", "sentiment", "topic", "target", "rating")
 LABEL_NAMES += ("stars", "emotion", "polarity")
-SEPARATORS = ("|", ";", ",")  # Of several labels in a cell.
+SEPARATORS = ("|", ";", ",")  # Marks between several labels in a cell.
 _MOST_ROWS = 100_000  # Rows to look at. A table that is sorted by its labels may need many.
 _DATE = re.compile(r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}\b.*", re.DOTALL)
-_LONGEST_LABEL = 40  # Mean characters.
+_LONGEST_LABEL = 40  # Largest mean length of a column's labels, in characters.
 _CLEARLY_FEWER, _CLEARLY_LONGER = 10, 3  # Factors between the best candidate and the next.
 
 
 class Column:
-    """What a column holds.
+    """Statistics of a column.
 
     Args:
-        values: number of rows with each value, as text (a list as JSON); empty values are left out.
+        values: number of rows with each value, as text (a list as JSON). Empty values are left out.
     """
 
     def __init__(self, values: Counter[str]):
         self.values, self.total = values, values.total()
         numbers = list(map(parse_number, values))
-        # Of most values: the reader names the row of any other.
+        # Most values decide. The reader reports the row of any other value.
         self.is_list = 2 * sum(parse_list(value) is not None for value in values) > len(values)
         self.is_date = all(map(_DATE.fullmatch, values))
         self.is_number = bool(values) and None not in numbers
@@ -46,7 +46,7 @@ class Column:
 
     @property
     def has_few_values(self) -> bool:
-        """Whether the values may be labels, each of some rows."""
+        """Whether the values may be labels, each shared by some rows."""
         if self.is_list:
             return True
         are_few = 2 <= len(self.values) <= max(2, self.total / 2)
@@ -74,7 +74,7 @@ def read_columns(path: str, names: Sequence[str] | None = None) -> Columns:
 
 
 def choose_label(path: str, columns: Columns, is_number: bool = False, has_names: bool = False) -> str:
-    """Returns the column of the labels: named as in `LABEL_NAMES`, or else of lists, or with few different values.
+    """Returns the label column: one named as in `LABEL_NAMES`, else one of lists, else one with few different values.
 
     Args:
         path: the file, for messages.
@@ -83,7 +83,7 @@ def choose_label(path: str, columns: Columns, is_number: bool = False, has_names
         has_names: whether the file is known to have no header.
 
     Raises:
-        InputError: no column is like that, or several are, or the first row is no header.
+        InputError: no column or several columns qualify, or the first row is not a header.
     """
     usable = {name: column for name, column in columns.items() if column.is_number or column.has_few_values}
     if is_number:
@@ -104,10 +104,10 @@ def choose_label(path: str, columns: Columns, is_number: bool = False, has_names
 
 
 def find_separator(path: str, name: str, column: Column) -> str | None:
-    """Returns what stands between two labels in the cells of a column; None if none of `SEPARATORS` does.
+    """Returns the mark that separates labels in the cells of a column; None if no cell has one of `SEPARATORS`.
 
     Raises:
-        InputError: several may be meant.
+        InputError: several of the marks occur.
     """
     marks = [mark for mark in SEPARATORS if any(mark in value for value in column.values)]
     if len(marks) > 1:
@@ -120,7 +120,7 @@ def find_separator(path: str, name: str, column: Column) -> str | None:
 
 
 def choose_text(path: str, columns: Columns) -> str:
-    """Returns the column of the texts: named text, or else the one with the longest distinct values.
+    """Returns the text column: the one named text, or else the one with the longest distinct values.
 
     Args, Raises: as in `choose_label`.
     """
@@ -153,8 +153,11 @@ def _single(path: str, kind: str, shown: Mapping[str, str], candidates: Sequence
     Args:
         path: the file.
         kind: "texts" or "labels".
-        shown: what to say of each column.
+        shown: description of each column, for the message.
         candidates: names of the columns that may be meant.
+
+    Raises:
+        InputError: there is no candidate, or there are several.
     """
     if len(candidates) == 1:
         return candidates[0]

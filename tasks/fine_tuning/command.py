@@ -84,7 +84,7 @@ def main(task: Task) -> None:
     task = complete(task)
     settings = task.settings
     session = run_stages(task)
-    # As the report, a call that only predicts keeps those of the training: `bert-export --int8` asks for its rows.
+    # A call that only predicts keeps the training's flags, like its report: `bert-export --int8` needs its rows.
     if settings.do_train or settings.do_eval or not exists(os.path.join(settings.output_dir, flags.FLAGS_FILE)):
         flags.write_flags(dataclasses.asdict(settings), settings.output_dir)
     lines = score_lines(task, session.results)
@@ -104,7 +104,7 @@ def score_lines(task: Task, results: dict) -> list[str]:
         line = f"{name}: {results[name]:{digits}} (95% interval {low:{digits}} to {high:{digits}})"
         baseline = f"majority_{name}"
         lines.append(f"{line}, {baseline}: {results[baseline]:{digits}}" if baseline in results else line)
-    # What this call has not scored may be an earlier one's.
+    # Figures that this call has not computed may come from an earlier one.
     shown = [name for name in results if (settings.do_predict if name.startswith("test_") else settings.do_eval)]
     shown = [name for name in shown if name.removeprefix("mismatched_") in task.printed]
     return lines + [

@@ -1,4 +1,4 @@
-"""Bootstrap intervals: the range of a score over other rows of the same kind.
+"""Computes bootstrap intervals: the range of a score over other rows of the same kind.
 
 `scipy.stats.bootstrap` draws the same samples, as a test checks, but it refuses a single row.
 """

@@ -1,4 +1,4 @@
-"""README.md: the model card of a training or an export, Markdown below a YAML head, as the Hugging Face Hub reads it.
+"""Writes README.md, the model card of a training or an export: Markdown below a YAML head, as the Hugging Face Hub has.
 
 A card shows what the run knows, and computes nothing. `card.md.j2` lays out the card of a training. An export has its
 own template, and takes over head and body of the training's card.
@@ -24,7 +24,7 @@ from tasks.report import formatting
 from tasks.report.page import Mistake, Report, worst_mistakes
 from tasks.settings import Settings
 
-CARD_FILE, SECOND_FILE = "README.md", "model_card.md"  # The second where the first is somebody's own.
+CARD_FILE, SECOND_FILE = "README.md", "model_card.md"  # The second is for directories with a README of the user's own.
 PIPELINES = {
     "classification": "text-classification",
     "multi_label_classification": "text-classification",
@@ -135,7 +135,7 @@ def _versions() -> Iterator[str]:
 
 
 def save(directory: str, text: str) -> None:
-    """Writes a card's text, as a whole; a file of that name that was edited, or is no card, is kept."""
+    """Writes a card's text. A file of the same name is kept if it was edited or is not a card."""
     for name in (CARD_FILE, SECOND_FILE):
         path = os.path.join(directory, name)
         if not exists(path) or _is_unedited(_read(path)):
@@ -155,7 +155,7 @@ def _is_unedited(text: str) -> bool:
 
 
 def find_card(source: str) -> str | None:
-    """Returns the card of a model's or preset's directory, or else of the run that it is part of, or None."""
+    """Returns the card in a model's or preset's directory, or else that of the run it belongs to, or None."""
     if not is_directory(source):
         return None
     run = os.path.dirname(absolute(source))
@@ -177,7 +177,7 @@ def head(task: str, card: Card | None = None) -> str:
 
     Args:
         task: as in `Card`.
-        card: of the training, if there is one.
+        card: card of the training, if there is one.
     """
     pipeline = PIPELINES.get(task, "other")  # Hugging Face's name for tasks that it does not know.
     values: dict[str, Any] = {"library_name": "keras", "pipeline_tag": pipeline, "tags": ["bert", "keras-bert-zoo"]}
@@ -207,7 +207,7 @@ def hardware() -> str:
 
 
 def plain(text: str) -> str:
-    r"""Returns a text in one line, such that nothing in it is Markdown, HTML or a link.
+    r"""Returns a text on one line, escaped so that nothing in it is Markdown, HTML or a link.
 
     >>> plain("read\n[me](https://x.org) <b>")
     'read \\[me\\](https:/\\/x.org) \\<b>'

@@ -1,4 +1,4 @@
-"""The drawings of the report in the coordinates of an SVG panel.
+"""Computes the drawings of the report in the coordinates of an SVG panel.
 
 The template writes the SVG, so that the drawings take their colours from the style sheet (light or dark), keep their
 text size on a phone, and name each point under the mouse.

@@ -1,4 +1,4 @@
-"""Formatting of numbers, tables and texts for the report, and the templates' environment."""
+"""Formats numbers, tables and texts for the report, and makes the templates' environment."""
 
 import math
 import os
@@ -31,7 +31,7 @@ class Table(NamedTuple):
 
 
 def environment(autoescape: bool) -> jinja2.Environment:
-    """Returns the environment of this folder's templates, which refuses names that are not defined."""
+    """Returns the environment of this folder's templates, which refuses undefined names."""
     return jinja2.Environment(
         loader=jinja2.FileSystemLoader(os.path.dirname(os.path.abspath(__file__))),
         autoescape=autoescape,
@@ -75,7 +75,7 @@ def format_setting(value) -> str:
 
 
 def format_column(values: Sequence) -> list[str]:
-    """Formats the cells of a column, with equally many decimals for fractions of similar size.
+    """Formats the cells of a column, with the same number of decimals for fractions of similar size.
 
     >>> format_column([0.8714, 0.87, None])
     ['0.8714', '0.8700', '–']
@@ -94,7 +94,7 @@ def format_table(caption: str, header: Sequence[str], rows: Sequence[Sequence]) 
     """Formats a table's cells, column by column.
 
     Raises:
-        ValueError: a row has another number of cells than the header.
+        ValueError: a row and the header differ in their number of cells.
     """
     if any(len(row) != len(header) for row in rows):
         raise ValueError(f"Each row of a table must have a cell for each of its columns {header}. Received: {rows}")

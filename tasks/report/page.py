@@ -1,4 +1,4 @@
-"""report.html: the scores of a run and its worst mistakes, in one self-contained file.
+"""Writes report.html: the scores of a run and its worst mistakes, in one self-contained file.
 
 `write_report` computes the contents, and `report.html.j2` lays them out.
 """
@@ -47,8 +47,8 @@ class Mistake(NamedTuple):
     Attributes:
         loss: loss of the example. The mistakes with the largest loss are shown.
         parts: (caption, text) pairs to show, in this order. Texts captioned "expected" and "predicted" stand out.
-        words: words with their shares in the prediction: (number of the part, first character, character behind the
-            last, share), in the order of the texts.
+        words: words with their shares in the prediction: `(index of the part, start, end, share)`, with character
+            offsets `[start, end)`, in the order of the texts.
     """
 
     loss: float
@@ -57,10 +57,10 @@ class Mistake(NamedTuple):
 
 
 class DataSection(NamedTuple):
-    """What a look at the data found.
+    """Findings of the data check.
 
     Attributes:
-        lines: sentences on all rows and on each kind of fault.
+        lines: sentences about all rows and about each kind of fault.
         counts: number of rows of each label, by title of the file, the training file first.
         tables: as in `Report`.
     """
@@ -85,10 +85,10 @@ class Report:
         mistakes: examples that the model gets wrong, in any order. The `NUM_MISTAKES` with the largest loss are shown.
         settings: settings of the run, by name.
         notes: sentences at the top of the page, such as the number of skipped rows.
-        panels: drawings of how sure the answers are: heading, curves, axes.
+        panels: drawings of the model's confidence: heading, curves, axes.
         tables: further tables: caption, header, rows. Cells are numbers, strings or None.
         long_examples: treatment of examples above `max_length`: "cut", "split into windows", ...
-        data: what a look at the data found, or None.
+        data: findings of the data check, or None.
     """
 
     title: str

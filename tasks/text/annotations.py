@@ -1,4 +1,4 @@
-"""Annotated texts in JSON Lines or Parquet: words with a tag each, or texts with the places of their entities."""
+"""Reads annotated texts from JSON Lines or Parquet: words with tags, or texts with the positions of entities."""
 
 import itertools
 import re
@@ -19,18 +19,21 @@ _has_break = re.compile(r"[\t\r\n]").search  # Would end a column or row of the 
 def read_annotations(path: str, needs_tags: bool, bad_rows: BadRows) -> list[list[tuple[int, list[str]]]]:
     """Reads a file whose rows are objects of one of two kinds.
 
-    With `tokens` and `tags` (or `ner_tags`), as Hugging Face's data sets have them: two lists of one length. Or with
-    `text` and `spans` (or `entities`, `label`, `labels`), as Prodigy, doccano and spaCy write them: each span is a list
-    of start, end and label, or an object with the keys `start`, `end` (or `start_offset`, `end_offset`) and `label`, in
-    characters. Such a text is split at white space, around punctuation, and where an entity starts or ends.
+    - `tokens` and `tags` (or `ner_tags`), as in Hugging Face's data sets: two lists of equal length.
+    - `text` and `spans` (or `entities`, `label`, `labels`), as Prodigy, doccano and spaCy write them. Each span is a
+      list of start, end and label, or an object with the keys `start`, `end` (or `start_offset`, `end_offset`) and
+      `label`. Offsets count characters; the end is exclusive. The text is split at white space, around punctuation, and
+      where an entity starts or ends.
 
     Args:
         path: the file, `.jsonl` in UTF-8 or `.parquet`.
         needs_tags: False also accepts `tokens` and `text` alone.
-        bad_rows: collects the rows that are neither, that have no word, or a tab or line break in a word or tag.
+        bad_rows: collects rows of neither kind, rows without a word, and rows with a tab or a line break in a word or
+            tag.
 
     Returns:
-        For each row (its number, [token, tag]) of the tokens, or (its number, [token]) without tags.
+        One list per row, of `(number of the row, [token, tag])` for each token, or of `(number of the row, [token])`
+        without tags.
 
     Raises:
         InputError: the file cannot be read, or holds no usable row.
@@ -99,7 +102,7 @@ def _span(text: str, span) -> tuple[int, int, str]:
         raise ValueError(f"expected an entity as [start, end, label], found {span!r}")
     start, end, label = values
     if type(start) is not int or type(end) is not int or not 0 <= start < end <= len(text):
-        raise ValueError(f"expected an entity's first and last place in 0 to {len(text)}, found {start!r} to {end!r}")
+        raise ValueError(f"expected an entity's start and end within 0 to {len(text)}, found {start!r} to {end!r}")
     if not text[start:end].strip():
         raise ValueError(f"the entity at {start} to {end} is white space")
     return start, end, label.strip()

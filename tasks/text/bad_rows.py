@@ -41,7 +41,7 @@ class BadRows:
 
         Args:
             where: "path:line", or another place, such as "path: question '56be'".
-            reason: what was expected, what came, and the cure, in one or more sentences.
+            reason: what was expected, what was found, and how to fix it, in one or more sentences.
             tolerated: whether to skip the row unless the policy is "refuse".
         """
         self.rows.append((where, reason))
@@ -68,7 +68,7 @@ class BadRows:
             print(f"skipped: {more}{len(new)} in all.", file=sys.stderr)
 
     def write(self, output_dir: str) -> None:
-        """Writes `skipped_rows.tsv` with the columns `where` and `reason`; without bad rows removes an old one."""
+        """Writes `skipped_rows.tsv` with the columns `where` and `reason`, or removes it if there are no bad rows."""
         path = os.path.join(output_dir, SKIPPED_FILE)
         if self.rows:
             write_table(path, ["where", "reason"], self.rows)

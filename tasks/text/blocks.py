@@ -44,7 +44,7 @@ _BEGINNINGS = {
 
 
 class FileRange(NamedTuple):
-    """The bytes `[start, end)` of a file, before both ends move on to a beginning; always the whole of a gzip file."""
+    """The bytes `[start, end)` of a file, before both ends move to the start of a document. Never a part of a gzip."""
 
     path: str
     start: int
@@ -105,7 +105,7 @@ def count_bytes(block: Block) -> int:
 
 
 def spool_pipes(paths: list[str], directory: str) -> list[str]:
-    """Copies pipes, which can be read only once, to a directory; returns the paths, with the copies' for the pipes'."""
+    """Copies pipes, which can be read only once, to a directory; returns the paths, with pipes replaced by copies."""
     copied = []
     for number, path in enumerate(paths):
         if not files.is_remote(path) and os.path.exists(path) and not stat.S_ISREG(os.stat(path).st_mode):
@@ -145,7 +145,7 @@ def opened(path: str) -> Iterator[BinaryIO]:
 
 
 def _cut(path: str, file: BinaryIO, offset: int, input_format: str) -> tuple[int, bool]:
-    """Moves a cut on from an offset; returns the new offset, and whether a document begins there.
+    """Moves a cut forward from an offset; returns the new offset, and whether a document begins there.
 
     The search starts one byte earlier, so that a cut which already is at the beginning of a line stays there.
     """
@@ -184,7 +184,7 @@ def read_block(block: Block, input_format: str = "sentences") -> Iterator[Chunk]
         input_format: what ends a document; see `split_block`.
 
     Raises:
-        InputError: a file cannot be read, is damaged, is not valid UTF-8 (the message names the line), or is no text.
+        InputError: a file cannot be read, is damaged, is not text, or is not valid UTF-8 (the message names the line).
     """
     for span in block:
         with opened(span.path) as file:
@@ -198,7 +198,7 @@ def read_block(block: Block, input_format: str = "sentences") -> Iterator[Chunk]
 
 
 def _chunks(path: str, file: BinaryIO, start: int, end: int | None) -> Iterator[tuple[int, bytes]]:
-    """Yields offset and bytes of each chunk from `start`, where the file stands, to `end`, or to the file's own end."""
+    """Yields offset and bytes of each chunk from `start`, the file's current position, to `end` or the file's end."""
     rest = b""
     is_end = False
     while not is_end:
@@ -221,7 +221,7 @@ def _decode(span: FileRange, data: bytes) -> str:
     except UnicodeDecodeError:
         with opened(span.path) as file:
             for _ in files.decode_lines(span.path, file):
-                pass  # Reads the file again line by line, since only then the error can name the line.
+                pass  # Reads the file again line by line, so that the error names the line.
         raise
 
 

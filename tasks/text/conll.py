@@ -103,8 +103,8 @@ def read_conll(
 ) -> Documents:
     """Reads a file of tagged tokens; JSON Lines and Parquet by `read_annotations`.
 
-    A row is bad if its number of columns is not that of most rows, if its token or tag is empty, or if its tag breaks
-    the rules of the scheme. A sentence with bad rows is left out as a whole and counted once.
+    A row is bad if its number of columns differs from that of most rows, if its token or tag is empty, or if its tag
+    breaks the rules of the scheme. A sentence with bad rows is left out as a whole and counted once.
 
     Args:
         path: the file, UTF-8.
@@ -117,7 +117,7 @@ def read_conll(
         bad_rows: collects the bad rows.
 
     Raises:
-        InputError: a bad row that `bad_rows` refuses; no tag column; no sentence, or none without a bad row.
+        InputError: `bad_rows` refuses a bad row; there is no tag column; or no sentence can be used.
     """
     if path.lower().endswith((".jsonl", ".parquet")):
         sentences, starts, delimiter = read_annotations(path, needs_tags, bad_rows), [], "tab"
@@ -173,7 +173,7 @@ def leave_out(documents: Documents, faults: Sequence[tuple[int, str] | None], ba
 
 
 def _read_sentences(path: str, delimiter: str | None) -> tuple[list[list[_Row]], list[int], str]:
-    """Returns the rows of each sentence, the indices of the sentences behind -DOCSTART- lines, and the delimiter."""
+    """Returns the rows of each sentence, the indices of the sentences after -DOCSTART- lines, and the delimiter."""
     sentences, starts, rows = [], [], []
     for line, text in itertools.chain(read_lines(path), [(0, "")]):  # The end of the file ends a sentence too.
         is_blank, is_start = not text.strip(_BLANKS), text.startswith(DOCUMENT_START)
@@ -188,7 +188,7 @@ def _read_sentences(path: str, delimiter: str | None) -> tuple[list[list[_Row]],
         if is_start:
             starts.append(len(sentences))
     if not sentences:
-        raise InputError(f"{path}: the file holds no sentences. Expected a token and its tag a line.")
+        raise InputError(f"{path}: the file holds no sentences. Expected a token and its tag on each line.")
     return sentences, starts, delimiter
 
 

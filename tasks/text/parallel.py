@@ -33,7 +33,7 @@ def workers_for(files: list[str], num_workers: int | None, passes: int = 1) -> i
 
 
 class WorkerLostError(InputError):
-    """A process was killed; the same work may succeed."""
+    """A worker process was killed. The same work may succeed when it is run again."""
 
 
 class LocalPool(contextlib.AbstractContextManager):

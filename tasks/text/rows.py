@@ -1,4 +1,4 @@
-"""The rows of TSV, CSV, JSON Lines, Parquet and Excel files, by column name.
+"""Reads the rows of TSV, CSV, JSON Lines, Parquet and Excel files by column name.
 
 A row that cannot be parsed is returned as `Broken`, so that the caller can refuse the file or skip the row.
 """
@@ -22,8 +22,8 @@ from tasks.settings import require_extra
 from tasks.text.bad_rows import BadRows
 
 EXTENSIONS = (".tsv", ".csv", ".jsonl", ".parquet", ".xlsx")
-_DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab"}  # Of CSV; the first of equals.
-_LINES_OF_A_ROW = 100  # Most lines of the first row of a CSV file, to tell the delimiter by.
+_DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab"}  # Of CSV. Of equally good ones, the first is chosen.
+_LINES_OF_A_ROW = 100  # Lines to read at most for the first row of a CSV file, which determines the delimiter.
 NUMBER_CURE = "Write it in the digits 0 to 9, such as -1.5 or 2e-3, up to 3.4e38, or remove the row."
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _LARGEST = 3.4028234663852886e38  # The largest float32.
@@ -36,7 +36,7 @@ class Broken(Exception):  # noqa: N818  (describes a row)
 
 
 class FormulaError(NamedTuple):
-    """What a cell of a workbook shows if its formula has no value, such as #N/A."""
+    """The error that a cell of a workbook shows if its formula has no value, such as #N/A."""
 
     code: str
 
@@ -54,8 +54,9 @@ class RowFile(NamedTuple):
         path: the file.
         header_line: line of the header, counted from 1, or None if the columns were given.
         columns: names of all columns, or None for JSON Lines, where each row has its own, and Parquet.
-        rows: `(line from 1 where the row starts, values by column)` of each row, or `(line, Broken)`. A line of Parquet
-            is a row. The values are strings, or of any type in JSON Lines and Parquet, or `FormulaError` in Excel.
+        rows: yields `(line, values by column)` for each row, or `(line, Broken)`. The line, counted from 1, is where
+            the row starts; in Parquet it is the number of the row. Values are strings; in JSON Lines and Parquet they
+            have any type, and in Excel they may be a `FormulaError`.
     """
 
     path: str
@@ -68,7 +69,7 @@ class RowFile(NamedTuple):
 
         Args:
             names: names of the columns.
-            cure: a sentence on the flags that name columns.
+            cure: a sentence about the flags that name columns.
 
         Raises:
             InputError: a column is missing, or occurs several times.
@@ -82,9 +83,10 @@ class RowFile(NamedTuple):
 
 
 def open_rows(path: str, columns: Sequence[str] | None = None) -> RowFile:
-    """Opens a table. The file name's extension decides the format; without a known one it is TSV.
+    """Opens a table. The extension of the file name decides the format; other extensions mean TSV.
 
-    The first row of a CSV file tells its delimiter: comma, semicolon, as spreadsheets of many countries write, or tab.
+    The first row of a CSV file determines its delimiter: comma, semicolon (which spreadsheets write in many countries),
+    or tab.
 
     Args:
         path: the file, UTF-8.
@@ -120,7 +122,7 @@ def open_rows(path: str, columns: Sequence[str] | None = None) -> RowFile:
 def read_usable(
     path: str, rows: Rows, read_row: Callable[[int, dict], Any], bad_rows: BadRows
 ) -> tuple[list[tuple[int, int, Any]], int]:
-    """Reads all rows of a file; those that cannot be used go to `bad_rows`.
+    """Reads all rows of a file, and adds those that cannot be used to `bad_rows`.
 
     Args:
         path: the file, for messages.
@@ -129,7 +131,7 @@ def read_usable(
         bad_rows: collects the other rows.
 
     Returns:
-        (number from 0, line, values) of each usable row, and the number of all rows.
+        `(index from 0, line, values)` of each usable row, and the number of all rows.
 
     Raises:
         InputError: `bad_rows` refuses the file.
@@ -161,8 +163,8 @@ def check_text(name: str, value: Any, expected: str = "a text", may_be_empty: bo
     """Returns the value of the column `name` unchanged.
 
     Raises:
-        Broken: it is not a string, holds half of a surrogate pair (JSON can write one), or is only white space although
-            it may not be empty.
+        Broken: the value is not a string, holds half of a surrogate pair (JSON can write one), or is only white space
+            although it must not be empty.
     """
     if not isinstance(value, str):
         received = "nothing (null)" if value is None else f"{type(value).__name__} {value!r}"
@@ -204,16 +206,17 @@ def parse_list(value: Any) -> list | None:
         except (ValueError, RecursionError):
             with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
                 value = ast.literal_eval(text)
-                value = value if repr(value) == text else None  # Python would join the words of ['a' 'b'], NumPy's.
+                # NumPy prints ['a' 'b'] without a comma, which Python would join to one string.
+                value = value if repr(value) == text else None
     is_list = isinstance(value, list) and all(isinstance(label, str | int) for label in value)
     return value if is_list else None
 
 
 def check_number(name: str, value: Any) -> float:
-    """Returns the value of the column `name` as a number that float32 holds.
+    """Returns the value of the column `name` as a number in the range of float32.
 
     Raises:
-        Broken: it is none.
+        Broken: the value is not such a number.
     """
     number = parse_number(value)
     if number is None:
@@ -236,14 +239,14 @@ def _named(rows: Iterator[tuple[int, list | Broken]], columns: list[str], cure: 
 
 
 def _find_delimiter(path: str, columns: Sequence[str] | None) -> str:
-    """Returns what cuts the first row into as many fields as there are columns, or else into the most."""
+    """Returns the delimiter that splits the first row into as many fields as there are `columns`, or else the most."""
     csv.field_size_limit(sys.maxsize)  # A text may be longer than Python's default of 131,072 characters.
     lines = [text + "\n" for _, text in itertools.islice(read_lines(path), _LINES_OF_A_ROW)]
 
     def count(mark: str) -> int:
         try:
             return len(next(csv.reader(lines, delimiter=mark), []))
-        except csv.Error:  # Said when the row is read.
+        except csv.Error:  # Reported when the row is read.
             return 0
 
     counts = {mark: count(mark) for mark in _DELIMITERS}
@@ -251,7 +254,7 @@ def _find_delimiter(path: str, columns: Sequence[str] | None) -> str:
 
 
 def _csv_rows(path: str, delimiter: str) -> Iterator[tuple[int, list | Broken]]:
-    lines = (text for _, text in read_lines(path, keep_ends=True))  # Those inside a text count as its characters.
+    lines = (text for _, text in read_lines(path, keep_ends=True))  # Line ends inside a quoted text belong to it.
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
     while True:
         line = reader.line_num + 1  # Where the row starts, since a quoted field may span lines.
@@ -277,7 +280,7 @@ def _tsv_rows(path: str) -> Iterator[tuple[int, list]]:
 
 @contextlib.contextmanager
 def _read_by_package(path: str, extra: str, kind: str) -> Iterator[BinaryIO]:
-    """Opens a file for a package that raises what it likes about damaged ones."""
+    """Opens a file for a package that may raise any exception if the file is damaged."""
     require_extra(extra, path)
     try:
         with open_file(path) as file:
@@ -286,11 +289,14 @@ def _read_by_package(path: str, extra: str, kind: str) -> Iterator[BinaryIO]:
         raise
     except Exception as error:
         reason = first_line(error)
-        raise InputError(f"{path}: cannot be read as {kind} ({reason}). Write it anew, or as CSV.") from error
+        raise InputError(f"{path}: cannot be read as {kind} ({reason}). Save it again, or as CSV.") from error
 
 
 def _excel_rows(path: str, width: int) -> Iterator[tuple[int, list]]:
-    """The first sheet of a workbook, its cells as text; `width`: number of columns, or 0 if the first row tells."""
+    """Yields the rows of a workbook's first sheet, with cells as text and padded to `width` columns.
+
+    A width of 0 stands for that of the first row.
+    """
     with _read_by_package(path, "excel", "an Excel workbook") as file:
         import openpyxl
         from openpyxl.cell.cell import ERROR_CODES
@@ -307,7 +313,7 @@ def _excel_rows(path: str, width: int) -> Iterator[tuple[int, list]]:
 
 
 def _parquet_rows(path: str) -> Rows:
-    """Class numbers become the names that Hugging Face's `datasets` writes beside them."""
+    """Yields the rows. Class numbers become the names that Hugging Face's `datasets` records in the file."""
     with _read_by_package(path, "parquet", "Parquet") as file:
         from pyarrow import parquet
 
@@ -325,7 +331,7 @@ def _parquet_rows(path: str) -> Rows:
 
 
 def _features_of(metadata: dict | None) -> dict:
-    """Returns what Hugging Face's `datasets` wrote of each column; {} if it wrote nothing, or in another form."""
+    """Returns the features that Hugging Face's `datasets` recorded by column; {} if there are none in a known form."""
     try:
         features = json.loads(metadata[b"huggingface"])["info"]["features"]
     except (KeyError, TypeError, ValueError):
@@ -356,7 +362,7 @@ def _json_row(text: str) -> dict | Broken:
 
 
 def _skip_blank_end(rows: Iterator[tuple[int, list | dict | Broken]]) -> Iterator:
-    """Skips blank lines (empty lists) at the end of a file. Between rows they are broken: each may be a lost row."""
+    """Skips blank lines (empty lists) at the end of a file. Between rows they are `Broken`: each may be a lost row."""
     blank = []
     for line, row in rows:
         if row == []:

@@ -1,4 +1,4 @@
-"""Runs several stages in one directory: keeps finished ones, and sums up in a table."""
+"""Runs several stages in one directory, keeps finished ones, and summarizes them in a table."""
 
 import os
 import time
@@ -21,7 +21,7 @@ class StageRun:
         directory: directory of the run.
         settings: settings that the results depend on; a directory with other settings is refused.
         overwrite: whether to remove an earlier run.
-        inputs: paths that the stages read, which must not be removed with it.
+        inputs: paths that the stages read, which `overwrite` must not remove.
 
     Attributes:
         records: record of each stage run so far, by name.
@@ -67,7 +67,7 @@ class StageRun:
         return os.path.join(self.directory, *names)
 
     def stage(self, name: str, work: Callable[[], dict], keep: bool = True) -> None:
-        """Runs a stage, unless it is finished, and notes its record.
+        """Runs a stage, unless it is finished, and keeps its record.
 
         Args:
             name: title of the stage, and file name of its record.

@@ -1,7 +1,7 @@
-"""Steps of long work on text, whose results stay on disk, so that a killed run can be resumed.
+"""Runs long work on text in steps, whose results stay on disk, so that a killed run can be resumed.
 
-A step is a function and its tasks: "tokenize", for example, has a task for each block of the text. Each task leaves its
-result as a file in the scratch directory of the work, whole or not at all. A second run of the same work finds them:
+A step is a function and its tasks: "tokenize", for example, has a task for each block of the text. Each task writes its
+result atomically to a file in the scratch directory of the work, where a second run of the same work finds it:
 
     .data.scratch/            locked by the run that owns it; removed at the end
         4f1c6a2e9b0d7358/     `work_identity`: the text and the settings that the results depend on
@@ -52,8 +52,11 @@ def run_step(
     Args:
         pool: `tasks.text.parallel.LocalPool`, or a pool with the same `map`.
         directory: directory of the work. The results go to its subdirectory `name`.
-        function: a function of a module, which other processes can import. It returns what JSON can hold.
+        name: name of the step.
+        function: a function of a module, which other processes can import. It returns JSON values.
+        tasks: second argument of each call.
         weights: amount of work of each task in `unit`, for the progress bar.
+        unit: unit of the weights.
 
     Raises:
         InputError: raised by `function`.
@@ -77,7 +80,7 @@ def run_step(
 def _run_task(function: Callable, results: str, directory: str, waiting: tuple) -> None:
     name, task, _ = waiting
     path = os.path.join(results, name)
-    if not files.exists(path):  # A cluster repeats what a lost worker had finished.
+    if not files.exists(path):  # A cluster repeats the tasks that a lost worker had finished.
         result = function(directory, task)
         with create_whole(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
             json.dump(result, file)
@@ -85,10 +88,10 @@ def _run_task(function: Callable, results: str, directory: str, waiting: tuple) 
 
 @contextlib.contextmanager
 def create_whole(path: str) -> Iterator[str]:
-    """Gives a temporary local path; what is written there becomes `path`, whole or not at all.
+    """Yields a temporary path for a file, which is renamed to `path` at the end, or removed after an error.
 
-    Unlike `files.atomic_path`, which removes the leftovers of killed processes, it lets several machines write the same
-    file at the same time, as clusters do when they repeat a slow task.
+    Unlike `files.atomic_path`, which removes the leftovers of killed processes, this lets several machines write the
+    same file at the same time, as clusters do when they repeat a slow task.
     """
     if is_remote(path):
         with files.atomic_path(path) as temporary:
@@ -107,10 +110,13 @@ def create_whole(path: str) -> Iterator[str]:
 
 
 def check_outputs(outputs: Iterable[tuple[str, str]], inputs: Iterable[tuple[str, str]]) -> None:
-    """Refuses outputs that could not be written at the end, perhaps hours later, or would replace what is read.
+    """Refuses outputs that could not be written at the end, perhaps hours later, or that would replace an input.
 
     Args:
         outputs, inputs: pairs of a flag's name and a path.
+
+    Raises:
+        InputError: an output is a directory, is also an input or another output, or cannot be written.
     """
     taken = {real_path(path): name for name, path in inputs}
     for name, path in outputs:
@@ -122,7 +128,7 @@ def check_outputs(outputs: Iterable[tuple[str, str]], inputs: Iterable[tuple[str
 
 
 def work_identity(paths: list[str], *settings: object) -> str:
-    """Returns a name for some work: a hash of the paths, sizes and times of its text, and of `settings` as JSON.
+    """Returns a hash that identifies some work: of the paths, sizes and times of its text, and of `settings` as JSON.
 
     The text of a pipe is unknown, and may differ from run to run, so that work on a pipe is never resumed.
     """
@@ -130,7 +136,7 @@ def work_identity(paths: list[str], *settings: object) -> str:
     def describe(path: str) -> object:
         return (absolute(path), *file_state(path)) if is_file(path) else secrets.token_hex(8)
 
-    with concurrent.futures.ThreadPoolExecutor(_FILES_AT_ONCE) as pool:  # A bucket takes long to answer.
+    with concurrent.futures.ThreadPoolExecutor(_FILES_AT_ONCE) as pool:  # Remote storage is slow to answer.
         states = list(pool.map(describe, paths))
     description = json.dumps([keras_bert.__version__, UNICODE_VERSION, states, *settings])
     return hashlib.sha256(description.encode()).hexdigest()[:16]
@@ -138,11 +144,11 @@ def work_identity(paths: list[str], *settings: object) -> str:
 
 @contextlib.contextmanager
 def scratch_directory(path: str, identity: str) -> Iterator[str]:
-    """Gives a directory for unfinished work, with the results that a killed run of the same work left there.
+    """Yields a directory for unfinished work, with the results that a killed run of the same work left there.
 
-    The directory is `path/identity`. `path` is removed at the end, and on an InputError, which would end the same work
-    again. If anything else ends the run, it stays. The run holds a lock on `path`, which the system releases with the
-    process. Remote directories have no lock.
+    The directory is `path/identity`. `path` is removed at the end, and on an InputError, which the same work would
+    raise again. If anything else ends the run, such as a `WorkerLostError`, the directory stays. The run holds a lock
+    on `path`, which the system releases with the process. Remote directories have no lock.
 
     Args:
         path: directory for this work alone, such as a hidden one beside the output.

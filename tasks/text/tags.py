@@ -83,7 +83,7 @@ def _fault(scheme: str, before: str, type_before: str, prefix: str, entity_type:
     """Returns the expected tag if the scheme does not allow this one after the tag before."""
     follows = before != OUTSIDE and type_before == entity_type  # An entity of this type ends, or goes on, here.
     if scheme == "iob1" and prefix == "B" and not follows:
-        return f"expected {join_tag('I', entity_type)}: in iob1 B- only parts two entities of one type"
+        return f"expected {join_tag('I', entity_type)}: in iob1 B- only separates two entities of one type"
     if scheme == "iob2" and prefix == "I" and not follows:
         return f"expected {join_tag('B', entity_type)} at an entity's first token"
     is_open, goes_on = before in ("B", "I"), prefix in ("I", "L")
@@ -165,14 +165,14 @@ class Score(NamedTuple):
 
 
 def count_entities(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> dict[str, np.ndarray]:
-    """Counts entities by sentence; a correct one has the type, first and last token of a gold one.
+    """Counts entities by sentence. A correct one has the type, first and last token of a gold one.
 
     Args:
         gold: S tag lists.
         predicted: S tag lists of the same lengths.
 
     Returns:
-        By type, sorted, int64 of shape (S, 3): correct, predicted and gold entities.
+        A dict from entity type, in sorted order, to counts: int64, shape (S, 3), correct, predicted and gold entities.
 
     Raises:
         ValueError: a string is not a tag.

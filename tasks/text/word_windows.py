@@ -117,7 +117,7 @@ def extend(span: tuple[int, int], room: int, limits: np.ndarray, word_splits: np
 
 
 def best_windows(spans: list[tuple[int, int]], places: np.ndarray, length_weight: float = 0.0) -> np.ndarray:
-    """Finds the window of maximum context of each token (google-research/bert, run_squad.py:513-547).
+    """Finds the window in which each token has the maximum context (google-research/bert, run_squad.py:513-547).
 
         score(token, window) = min(tokens left of it, tokens right of it in the window) + length_weight * length
 
@@ -125,11 +125,11 @@ def best_windows(spans: list[tuple[int, int]], places: np.ndarray, length_weight
 
     Args:
         spans: M windows, `[start, stop)`.
-        places: int, shape (C,), each in at least one of the windows.
+        places: positions of C tokens, int, shape (C,), each in at least one of the windows.
         length_weight: weight of the window's length, 0.01 in run_squad.py.
 
     Returns:
-        Numbers of windows, int64, shape (C,).
+        The index of each token's window, int64, shape (C,).
     """
     starts, stops = np.array(spans).T[:, :, np.newaxis]  # [M, 1] each
     context = np.minimum(places - starts, stops - 1 - places)  # [M, C]; negative outside the window.

@@ -141,7 +141,8 @@ def test_workers_tell_each_other_train_as_one_device_and_leave_together(tmp_path
         heard = json.loads((tmp_path / f"told{number}.json").read_text())
         assert heard["chief"] == (number == 0)
         assert heard["gathered"] == [10.0, 11.0] and heard["from_chief"] == 0.0
-        assert re.match(r"vocab.txt: worker 1 \(.+:\d+\) has another than worker 0 \(.+:\d+\)", heard["refused"])
+        refusal = r"vocab.txt: differs between worker 1 \(.+:\d+\) and worker 0 \(.+:\d+\)\. All workers need the same"
+        assert re.match(refusal, heard["refused"])
         assert heard["shared"] == [1.0, 3.0, 7]
         assert heard["losses"] == pytest.approx(expected["losses"], rel=1e-5)
         assert heard["evaluation"] == pytest.approx(expected["evaluation"], rel=1e-5)

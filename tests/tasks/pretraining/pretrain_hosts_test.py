@@ -184,9 +184,8 @@ def test_a_stale_file_is_named_with_its_host(data, tmp_path, name):
     assert statuses == [1, 1]
     for index in range(2):
         said = (tmp_path / f"log{index}.txt").read_text()
-        assert re.search(rf"^/.*of{index}/{name}: worker 1 \(127.*:\d+\) has another than worker 0 \(", said, re.M), (
-            said
-        )
+        refusal = rf"^/.*of{index}/{name}: differs between worker 1 \(127.*:\d+\) and worker 0 \("
+        assert re.search(refusal, said, re.M), said
 
 
 if __name__ == "__main__":
