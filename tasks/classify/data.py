@@ -1,4 +1,4 @@
-"""Tables of labelled texts. Every row is checked as it is read.
+"""Reads tables of labelled texts. Every row is checked as it is read.
 
 This module does not import TensorFlow, so that a wrong file is reported within a second. Shapes: N rows of a table.
 """
@@ -46,7 +46,7 @@ class Table(NamedTuple):
         return 1 if self.text_pairs is None else 2
 
     def place(self, index: int) -> str:
-        """Returns the place of row `index` of the N, as `path:line`."""
+        """Returns `path:line` of the row `index`, one of the N."""
         return f"{self.path}:{self.lines[index]}"
 
     def checksum(self) -> int:
@@ -54,12 +54,12 @@ class Table(NamedTuple):
         return zlib.crc32(repr((self.texts, self.text_pairs, self.labels)).encode())
 
     def texts_of(self, index: int) -> tuple[str, ...]:
-        """Returns the one or two texts of row `index` of the N."""
+        """Returns the one or two texts of the row `index`, one of the N."""
         return (self.texts[index],) if self.text_pairs is None else (self.texts[index], self.text_pairs[index])
 
 
 def names_table(labels: list[str]) -> Table:
-    """Returns a table of the labels' names, each with itself as its label."""
+    """Returns a table whose texts are the names of the labels, each labelled as itself."""
     numbers = list(range(len(labels)))
     return Table("--labels", numbers, numbers, len(labels), list(labels), None, list(labels))
 
@@ -87,8 +87,8 @@ def read_table(path: str, task: TableTask, bad_rows: BadRows, with_labels: bool 
             files is a header.
 
     Raises:
-        InputError: no usable row, a missing or ambiguous column, or a bad row that `bad_rows` refuses. The message
-            names file and line.
+        InputError: there is no usable row, a column is missing or ambiguous, or `bad_rows` refuses a bad row. The
+            message names file and line.
     """
     has_header = task.headerless_columns is None or (task.test_has_header and not with_labels)
     file = open_rows(path, None if has_header else task.headerless_columns)
@@ -97,7 +97,10 @@ def read_table(path: str, task: TableTask, bad_rows: BadRows, with_labels: bool 
 
 
 def collect(path: str, rows: Rows, task: TableTask, bad_rows: BadRows, with_labels: bool = True) -> Table:
-    """Makes a table of rows from any source, `(line, values by column)` or `(line, Broken)`; see `read_table`."""
+    """Makes a table of rows from any source. They are `(line, values by column)` or `(line, Broken)`, as in `RowFile`.
+
+    The other arguments and errors are those of `read_table`.
+    """
     usable, num_rows = read_usable(path, rows, lambda _, row: _read_row(row, task, with_labels), bad_rows)
     if not usable:
         state = f"none of its {num_rows} rows can be used" if num_rows else "the file holds no rows"
@@ -152,7 +155,7 @@ def _read_mark(name: str, value: Any) -> bool:
 def _read_label(name: str, value: Any) -> str:
     if isinstance(value, float | Decimal) and value % 1 == 0:  # Pandas writes 1.0 where a label is missing.
         value = int(value)
-    if isinstance(value, bool | int):  # As in JSON, where 1 is as good a label as "1".
+    if isinstance(value, bool | int):  # JSON may have 1 or "1" as a label.
         return str(value).lower()
     label = check_text(name, "" if value is None else value, "a label").strip()
     if _LIST.match(label):
@@ -194,8 +197,7 @@ def find_known(table: Table, labels: Sequence[str], bad_rows: BadRows) -> list[b
     """Returns for each row whether all of its labels are among `labels`. The others are bad rows.
 
     Raises:
-        InputError: `bad_rows` refuses a row with another label, which the message names by file and line; or no row is
-            left.
+        InputError: `bad_rows` refuses a row with another label (the message names file and line), or no row is left.
     """
     known, kept = set(labels), []
     for index, of_row in enumerate(table.labels):
@@ -239,10 +241,10 @@ def read_tfds(
     are sorted by it, since the package stores them shuffled.
 
     Args:
-        name: as for `tfds.builder`: `collection/config:version`.
+        name: name of the data set as in `tfds.builder`: `collection/config:version`.
         data_dir: directory of prepared data sets; None for the package's own (`TFDS_DATA_DIR`, or
             `~/tensorflow_datasets`).
-        split: such as `train`, `validation` or `train[:10%]`.
+        split: name of the split, such as `train`, `validation` or `train[:10%]`.
         task, bad_rows, with_labels: as in `read_table`.
 
     Raises:
@@ -283,7 +285,7 @@ def _label_names(features, task: TableTask) -> list[str] | None:
     names = getattr(getattr(feature, "feature", feature), "names", None)  # Several labels are a sequence.
     if names is None or task.is_regression or task.label_columns[1:]:
         return None
-    # Where the package has names such as "negative", GLUE's files have 0 and 1, in the same order.
+    # The package has names such as "negative" where GLUE's files have 0 and 1, in the same order.
     replaces = task.labels is not None and len(task.labels) == len(names) and set(task.labels) != set(names)
     return list(task.labels) if replaces else list(names)
 

@@ -1,7 +1,7 @@
-"""The tasks that `bert-classify` knows by name: the columns of their files, and their scores.
+"""Describes the tasks that `bert-classify` knows by name: the columns of their files, and their scores.
 
 GLUE's files are tab-separated without any quoting. All but CoLA's train and dev files have a header, and no test file
-has labels. A user's own table may be of any kind that `tasks.text.rows` reads.
+has labels. A user's own table may have any format that `tasks.text.rows` reads.
 """
 
 import dataclasses
@@ -15,9 +15,9 @@ class Split:
     """One file of a task.
 
     Attributes:
-        files: base names that it may have in `--data_dir`, without the extension. TensorFlow Datasets has the first
-            one, with "validation" for "dev".
-        name: "" for the first file of a kind. For any other, a prefix of its figures and output files.
+        files: base names that the file may have in `--data_dir`, without the extension. In TensorFlow Datasets, the
+            split has the first of them, with "validation" for "dev".
+        name: "" for the first file of a kind. For any other file, the prefix of its figures and output files.
         submission: name of the file with the answers for GLUE's server, or None.
     """
 
@@ -39,24 +39,23 @@ class TableTask:
         name: the value of `--task_name`.
         text_column: column of the (first) text.
         text_pair_column: column of the second text, or None for single texts.
-        label_column: column of the label or the score. For several labels a row also names of columns of 0 and 1,
-            commas between, each of which is the name of a label.
+        label_column: column of the label or the score. With several labels per row, it may also list columns of 0 and
+            1, separated by commas, each named like its label.
         headerless_columns: names of all columns of files without a header, or None if their first row is the header.
         test_has_header: whether files to predict have a header all the same, as CoLA's do.
-        extensions: formats that its files may have in `--data_dir`: `.tsv` (tab-separated, no quoting), `.csv` (RFC
-            4180 quoting), `.jsonl` (a JSON object per line).
+        extensions: formats that the files may have in `--data_dir`, a subset of `tasks.text.rows.EXTENSIONS`.
         labels: labels in the order of their class numbers, or None for the sorted set of the training file.
         class_names: names that Hugging Face's data sets have for `labels`, in the same order; empty if none differs.
         is_regression: whether the label is a number to predict.
         is_multi_label: whether a row has any number of labels.
-        label_separator: what stands between two labels in a cell; None: a cell holds one, or a JSON list.
-        metrics: figures in `metrics.json`, `statistics` of the kind of labels. The first is the main
-            one, which chooses the best of several models.
+        label_separator: separator of labels in a cell; None: a cell holds one label, or a list.
+        metrics: figures in `metrics.json`, `statistics` of the kind of labels. The best of several models is chosen by
+            the first one.
         score_range: least and largest score of a submission, for regression.
         train: the training file; empty for a task that is only predicted.
-        dev, test: the labelled files to evaluate on, and those to predict.
-        tfds_texts: columns of the texts in TensorFlow Datasets, or None if they are those of the files. The label is
-            always in `label` there.
+        dev, test: the labelled files to evaluate on, and the files to predict.
+        tfds_texts: columns of the texts in TensorFlow Datasets, or None if they have the same names as in the files.
+            The column of the label is always `label` there.
     """
 
     name: str
@@ -93,7 +92,7 @@ class TableTask:
         return self.label_column.split(",") if self.is_multi_label else [self.label_column]
 
     def own_label(self, label):
-        """Returns the task's label for one of `class_names`; any other label as it is."""
+        """Returns the task's label for one of `class_names`, and any other label unchanged."""
         return self.labels[self.class_names.index(label)] if label in self.class_names else label
 
     @property

@@ -1,4 +1,4 @@
-"""The three kinds of labels: one class per row, any number of classes, or a score.
+"""Defines the three kinds of labels: one class per row, any number of classes, or a score.
 
 Shapes: N rows of a table, C classes.
 """
@@ -25,16 +25,16 @@ class Kind:
 
     A subclass also has `objective(smoothing)`, the loss to minimize, and, with arguments and shapes as below:
 
-    - `predict(outputs, spec)`, the N answers; `spec` None: without what was chosen on held-out rows.
+    - `predict(outputs, spec)`, the N answers. With `spec` None, values that were chosen on held-out rows are ignored.
     - `row_losses(labels, outputs)`, each row's contribution to the loss: float64, shape (N,).
-    - `describe(evaluation, answers, chosen, precision, train_counts)`, which adds to an evaluation what only this kind
-      has. `chosen` are values of the spec that were chosen on these rows, `train_counts` training rows by label.
+    - `describe(evaluation, answers, chosen, precision, train_counts)`, which adds figures of this kind to an
+      evaluation. `chosen` are values of the spec that were chosen on these rows, `train_counts` training rows by label.
     - `show(label, output, spec)`, the expected and the predicted answer of one row, in words.
-    - `write(path, outputs, spec, numbers)`, which writes the answers to the rows of these numbers.
+    - `write(path, outputs, spec, numbers)`, which writes the answers to the rows with these indices.
     - `to_submit(outputs, classes, score_range)`, texts of the answers to all rows, and of the answer to any other row.
 
     Arguments:
-        labels: class numbers, int, or scores, float, shape (N,); of several labels per row 0.0 or 1.0, shape (N, C).
+        labels: class numbers, int, or scores, float, shape (N,). With several labels per row, 0.0 or 1.0, shape (N, C).
         outputs: logits, float, shape (N, C), or scores, shape (N, 1).
         spec: the model's `ClassifySpec`.
     """
@@ -42,7 +42,7 @@ class Kind:
     statistics: ClassVar[dict[str, Callable]]
 
     def encode(self, labels: Sequence, classes: Sequence[str]) -> np.ndarray:
-        """Returns the `labels` of a table's."""
+        """Converts the labels of a table to the `labels` above."""
         return label_ids(labels, classes)
 
     def strata(self, labels: Sequence) -> Sequence | None:
@@ -63,7 +63,7 @@ class Kind:
         return shared_metrics.intervals(statistics, labels, self.predict(outputs))
 
     def choose(self, labels: np.ndarray, outputs: np.ndarray, precision: float | None, temperature=None) -> dict:
-        """Returns values of the spec that held-out rows determine; `temperature`: one that was chosen before."""
+        """Returns the values of the spec to choose on held-out rows. A given `temperature` was chosen before."""
         return {}
 
 
@@ -174,7 +174,7 @@ class LabelSets(Kind):
         return np.array([[name in of_row for name in classes] for of_row in labels], np.float32)
 
     def strata(self, labels):
-        # The rarest label of each row, since a set of labels may be that of one row.
+        # The rarest label of each row stands for its set of labels, which no other row may have.
         counts = Counter(itertools.chain.from_iterable(labels))
         return [min(of_row, key=lambda name: (counts[name], name), default=None) for of_row in labels]
 
@@ -225,7 +225,7 @@ class LabelSets(Kind):
         return expected or "no label", ", ".join(f"{name} {share:.0%}" for name, share in given) or "no label"
 
     def write(self, path, outputs, spec, numbers):
-        """Separates the labels by a mark that none of them holds."""
+        """Separates the labels by a mark that none of them contains."""
         marks = (mark for mark in SEPARATORS if not any(mark in name for name in spec.labels))
         mark = next(marks, SEPARATORS[0])
         answers = (mark.join(itertools.compress(spec.labels, given)) for given in self.predict(outputs, spec))

@@ -1,7 +1,8 @@
-"""Scores of a classifier or a regressor, computed exactly on the host from the answers to all rows.
+"""Computes the scores of a classifier or a regressor exactly, on the host, from the answers to all rows.
 
-These are GLUE's figures: accuracy, F1 of class 1, and the correlations of Matthews, Pearson and Spearman.
-For several labels per row they are scikit-learn's, which are 0 where undefined.
+These are GLUE's figures: accuracy, F1 of class 1, and the correlations of Matthews, Pearson and Spearman. For several
+labels per row they are scikit-learn's, which are 0 where undefined.
+
 Shapes: N rows, C classes.
 """
 
@@ -34,7 +35,10 @@ def accuracy_f1_mean(labels: np.ndarray, predictions: np.ndarray) -> float:
 
 
 def matthews_correlation(labels: np.ndarray, predictions: np.ndarray) -> float:
-    """Returns Gorodkin's generalization to any number of classes, as scikit-learn does, or 0 for a constant answer."""
+    """Returns Matthews's correlation, in Gorodkin's generalization to any number of classes, as scikit-learn does.
+
+    It is 0 for constant labels or predictions.
+    """
     classes = np.union1d(labels, predictions)
     true, predicted = (np.sum(column[:, np.newaxis] == classes, axis=0) for column in (labels, predictions))
     total = len(labels)
@@ -51,14 +55,14 @@ SCORE_METRICS = {metric.__name__: metric for metric in (pearson_spearman_mean, p
 
 
 def choose(logits: np.ndarray, thresholds: Sequence[float] | np.ndarray | None = None) -> np.ndarray:
-    """Returns which labels are given: bool, shape (N, C); a probability has to reach its threshold, or one half."""
+    """Returns which labels are given: bool, shape (N, C). A probability has to reach its threshold, or one half."""
     return logits >= 0 if thresholds is None else probabilities(logits) >= thresholds
 
 
 def best_thresholds(logits: np.ndarray, labels: np.ndarray, precision: float | None = None) -> list[float]:
-    """Returns the threshold of each label, C numbers: the best for F1, or the least that has a wanted precision.
+    """Returns the threshold of each label, C numbers: the best for F1, or the least that reaches a precision.
 
-    For F1, a label with too few rows to tell gets one half.
+    For F1, a label with too few rows to choose by gets one half.
     """
     find = _best_f1_threshold if precision is None else functools.partial(doubt.least_confidence, precision=precision)
     return [find(*columns) for columns in zip(probabilities(logits).T, labels.T > 0, strict=True)]
@@ -75,7 +79,7 @@ def _best_f1_threshold(shares: np.ndarray, is_true: np.ndarray) -> float:
         return 0.5
     order = np.argsort(-shares, kind="stable")
     shares, hits = shares[order], np.cumsum(is_true[order])
-    is_last = np.append(np.diff(shares) != 0, True)  # Equal ones are given together.
+    is_last = np.append(np.diff(shares) != 0, True)  # Labels of equal probability are given together.
     scores = np.where(is_last, _f1_of_counts(hits, np.arange(1, len(hits) + 1) + hits[-1]), -1.0)
     return doubt.threshold_after(shares, int(scores.argmax()))
 
@@ -83,7 +87,7 @@ def _best_f1_threshold(shares: np.ndarray, is_true: np.ndarray) -> float:
 def label_scores(
     labels: np.ndarray, logits: np.ndarray, names: Sequence[str], thresholds: np.ndarray | None = None
 ) -> dict[str, dict[str, float]]:
-    """Scores each label separately: what `class_scores` returns, and the average precision."""
+    """Scores each label separately: the scores of `class_scores`, and the average precision."""
     true, given = labels > 0, choose(logits, thresholds)
     scores = class_scores(true.sum(0), given.sum(0), (true & given).sum(0), names)
     for name, precision in zip(names, average_precisions(labels, logits), strict=True):
@@ -92,7 +96,7 @@ def label_scores(
 
 
 def average_precisions(labels: np.ndarray, logits: np.ndarray) -> np.ndarray:
-    """Returns the mean precision over the recalls of each label: float64, shape (C,); 0 for one that no row has."""
+    """Returns the average precision of each label: float64, shape (C,); 0 for a label that no row has."""
     return np.array([_average_precision(*columns) for columns in zip(labels.T > 0, logits.T, strict=True)])
 
 
@@ -125,7 +129,7 @@ def macro_f1(true: np.ndarray, given: np.ndarray) -> float:
 
 
 def exact_match(true: np.ndarray, given: np.ndarray) -> float:
-    """Returns the share of rows with just the right labels."""
+    """Returns the share of rows whose labels are all right."""
     return float(np.mean((true == given).all(axis=1)))
 
 

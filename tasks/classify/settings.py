@@ -10,8 +10,8 @@ from tasks.fine_tuning import columns, rare_labels
 from tasks.fine_tuning.settings import LongTextSettings
 from tasks.settings import changeable, setting
 
-FEW_ROWS = 100  # A label: with fewer, `few_labels` is on by default.
-# Settings that only plain fine-tuning can follow, and those that say what to fine-tune, or how.
+FEW_ROWS = 100  # Per label. With fewer, `few_labels` is on by default.
+# Settings that only plain fine-tuning can follow; and, in PLANS, those that say what to fine-tune, or how.
 _CONTRARY = ("early_stopping_patience", "lora_rank", "num_frozen_layers", "num_restarts", "text_pair_column")
 _CONTRARY += ("regression", "distribution_strategy", *rare_labels.NAMES)
 PLANS = ("task_name", "num_train_epochs", "learning_rate", "load_weights", "tfds_name", "init_checkpoint")
@@ -135,7 +135,7 @@ class ClassifySettings(LongTextSettings, rare_labels.RareLabelSettings):
             chosen = chosen.as_regression()
         if chosen.is_regression and self.labels:
             raise InputError(f"--labels={','.join(self.labels)}: a task with scores has no classes. Leave it out.")
-        if self.labels and set(self.labels) != set(chosen.labels or ()):  # The file has those.
+        if self.labels and set(self.labels) != set(chosen.labels or ()):  # The file has these labels, not GLUE's.
             chosen = dataclasses.replace(chosen, class_names=())
         if self.has_several_labels:
             self._check_several_labels(chosen)
@@ -157,7 +157,7 @@ class ClassifySettings(LongTextSettings, rare_labels.RareLabelSettings):
 
     @property
     def marked_labels(self) -> tuple[str, ...] | None:
-        """The labels that have a column each."""
+        """The labels, if each has a column of its own."""
         return tuple(self.label_column.split(",")) if "," in (self.label_column or "") else None
 
     def _check_several_labels(self, chosen: TableTask) -> None:

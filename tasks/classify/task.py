@@ -1,4 +1,4 @@
-"""Classification and regression of texts, or pairs of texts: GLUE's tasks and any table (paper, section 4.1).
+"""Classification and regression of texts, or pairs of texts: GLUE's tasks and any table (section 4.1 of the paper).
 
 Shapes: N rows of a table, C classes.
 """
@@ -27,7 +27,7 @@ from tasks.report.page import Mistake
 from tasks.text.rows import EXTENSIONS
 
 _NUM_TITLE_LABELS = 5
-_NUM_EXPLAINED = 10  # Mistakes; each takes as long as a row for each of its words.
+_NUM_EXPLAINED = 10  # Mistakes to explain. Each costs a forward pass for each of its words.
 
 
 class ClassifySpec(task.Spec):
@@ -40,8 +40,8 @@ class ClassifySpec(task.Spec):
         multi_label: whether a row has any number of labels.
         long_text: one of `LONG_TEXTS`.
         temperature: divides the logits, before the softmax.
-        thresholds: the least probability with which each label is given, else the label `NO_LABEL`; None: every label
-            is given.
+        thresholds: least probability at which each label is given. With a class per row, `NO_LABEL` is given below it.
+            None: the most probable class, or all labels with a probability of at least one half.
     """
 
     labels: list[str]
@@ -122,7 +122,7 @@ class Classify(task.Task):
         named = (settings.text_column, settings.text_pair_column, *(settings.label_column or "").split(","))
         rest = {name: column for name, column in of_file.items() if name not in named}
         if not any(column.values for column in of_file.values()):
-            return {}, ()  # The reader says what is wrong.
+            return {}, ()  # The reader reports what is wrong.
         label, is_regression = settings.label_column, model.is_regression if model else settings.regression
         if "label_column" in is_open:
             label = columns.choose_label(path, rest, is_regression, bool(settings.column_names))
@@ -140,7 +140,7 @@ class Classify(task.Task):
     def _recognize_several(
         self, path: str, label: str, of_file: columns.Columns, is_trained_so: bool
     ) -> dict[str, Any]:
-        """Returns the settings for several labels per row that no flag gives."""
+        """Returns those settings for several labels per row that no flag gives."""
         column, is_said = of_file.get(label), self.settings.has_several_labels or is_trained_so
         is_list = column is not None and column.is_list
         mark = columns.find_separator(path, label, column) if is_said and column and not is_list else None
@@ -169,7 +169,7 @@ class Classify(task.Task):
         return self._spec(labels, parts[0].rows)
 
     def _spec(self, labels: list[str], table: data.Table) -> ClassifySpec:
-        """Returns a spec for tables like this one; without labels that of a regressor."""
+        """Returns a spec for tables like this one. Without labels, it is that of a regressor."""
         spec = ClassifySpec(
             sequence_length=self.settings.max_seq_length,
             labels=labels,
@@ -194,7 +194,7 @@ class Classify(task.Task):
         return self.settings.with_long_text(spec)
 
     def _name_classes(self, source: str, num_outputs: int, labels: list[str] | None) -> list[str]:
-        """Returns a checkpoint's class names, spelled as in the task if they differ from its labels by case only."""
+        """Returns the class names of a checkpoint, in the spelling of the task if they differ only in letter case."""
         own = self.table_task.labels
         names = list(labels or own or [str(number) for number in range(num_outputs)])
         if len(names) != num_outputs:
@@ -241,7 +241,7 @@ class Classify(task.Task):
             return None
         answers, has_classes = rows.labels, rows.labels and not self.table_task.is_regression
         if rows.labels and self.table_task.is_multi_label:
-            answers = list(map(frozenset, rows.labels))  # In any order.
+            answers = list(map(frozenset, rows.labels))  # Their order does not matter.
         counts = Counter(data.each_label(rows.labels)) if has_classes else None
         return Content(self.groups(rows), answers, rows.place, counts)
 
@@ -323,7 +323,7 @@ class Classify(task.Task):
         return evaluation
 
     def _choose_here(self, answers: task.Answers) -> dict[str, Any]:
-        """Returns the values of the spec that are to be chosen on these rows.
+        """Returns the values of the spec to choose on these rows.
 
         A training chooses on its validation rows, or else on its first dev file. A call that only evaluates keeps the
         temperature, and without --precision the thresholds.
@@ -334,7 +334,7 @@ class Classify(task.Task):
         return {"thresholds": self.choose(answers, temperature)["thresholds"]} if self.settings.precision else {}
 
     def _show(self, answers: task.Answers, row: int) -> list[tuple[str, str]]:
-        """Returns the captioned texts that the report shows of a row."""
+        """Returns the captioned texts of a row for the report."""
         table, spec = answers.part.rows, answers.trained.spec
         texts = list(zip(self.table_task.columns(with_labels=False), table.texts_of(row), strict=True))
         expected, predicted = spec.kind.show(answers.labels[row], answers.outputs[row], spec)
@@ -356,7 +356,7 @@ class Classify(task.Task):
         """Writes the file that GLUE takes, with the columns `index` and `prediction`.
 
         GLUE refuses a file that lacks a row. Rows left out by `--bad_rows=skip` get the most frequent answer, or the
-        mean score. It knows no doubt: every row gets its most probable label.
+        mean score. Thresholds are ignored: every row gets its most probable label.
         """
         table, spec = answers.part.rows, answers.trained.spec
         texts, other = spec.kind.to_submit(answers.outputs, spec.labels, self.table_task.score_range)
@@ -366,7 +366,7 @@ class Classify(task.Task):
 
 
 def _explain(trained: task.Trained, mistakes: list[Mistake]) -> list[Mistake]:
-    """Adds to the worst mistakes, whose first parts are the texts, how much each word counts."""
+    """Adds to the worst mistakes the share of each word in the prediction. Their first parts must be the texts."""
     worst, count = mistakes[:_NUM_EXPLAINED], trained.spec.num_texts
     if not worst or not isinstance(trained.model, keras_bert.BertTextClassifier):
         return mistakes

@@ -1,4 +1,4 @@
-"""Groups of texts: a text, its match, and texts that do not match; or two texts and their similarity.
+"""Reads groups of texts: a text, its match, and texts that do not match; or two texts and their similarity.
 
 This module does not import TensorFlow, so that a wrong file is reported within a second. Shapes: N rows of a table, K
 texts of a row.
@@ -52,14 +52,14 @@ def read_table(path: str, text_columns: Sequence[str] | None, score_column: str 
 
     Args:
         path: the file, as `open_rows` reads it.
-        text_columns: columns of the texts; None for all but the score, in the order of the header or of the first
-            object.
-        score_column: column of the similarity; None for the one in `SCORE_NAMES`, if there is one.
+        text_columns: columns of the texts; None for all columns but the score, in the order of the header or of the
+            first object.
+        score_column: column of the similarity; None for the first of `SCORE_NAMES` that occurs, if any.
         bad_rows: collects the bad rows.
 
     Raises:
-        InputError: a column is missing, or holds numbers where no flag names the texts; no row is usable, or `bad_rows`
-            refuses the file.
+        InputError: a column is missing; without `text_columns`, a column of texts holds numbers; there is a score, but
+            not two texts; no row is usable; or `bad_rows` refuses the file.
     """
     if len(set(text_columns or ())) < len(text_columns or ()):
         raise InputError(f"--text_columns={','.join(text_columns)}: names a column twice. Name each once.")
@@ -115,7 +115,7 @@ def read_documents(path: str, seed: int) -> Table:
 
     Args:
         path: UTF-8 text, a sentence per line and a blank line between documents.
-        seed: of the choice of the sentences, which depends on nothing else but the document's number.
+        seed: seed of the choice of the sentences, which otherwise depends only on the number of the document.
 
     Raises:
         InputError: no document has two sentences.

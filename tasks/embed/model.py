@@ -1,4 +1,4 @@
-"""The model that `bert-embed` trains: an embedder, applied to every text of a row.
+"""Builds the model that `bert-embed` trains: an embedder, applied to every text of a row.
 
 Shapes: B batch, K texts of a row, S sequence, D embedding.
 """
@@ -11,7 +11,7 @@ from keras_bert.models.multiple_choice import FlattenChoices
 
 
 class _Regroup(keras.layers.Layer):
-    """Turns embeddings `[B * K, D]` into `[B, K, D]`; K is that of `token_ids`, `[B, K, S]`."""
+    """Reshapes embeddings `[B * K, D]` to `[B, K, D]`, with the K of `token_ids`, `[B, K, S]`."""
 
     def call(self, embeddings, token_ids):
         return ops.reshape(embeddings, (-1, ops.shape(token_ids)[1], embeddings.shape[-1]))
@@ -26,8 +26,8 @@ def embed_groups(embedder: BertTextEmbedder) -> keras.Model:
     inputs = {name: keras.Input((None, None), dtype="int32", name=name) for name in embedder.input}
     flat = {name: FlattenChoices(name=f"flatten_{name}")(value) for name, value in inputs.items()}
     if not embedder.include_prompt:
-        # The marks of `mark_prompts` belong into the padding mask.
+        # The marks of `mark_prompts` in the segment ids move to the padding mask.
         flat["padding_mask"] = flat["padding_mask"] * (1 + flat["segment_ids"] // 2)
         flat["segment_ids"] = flat["segment_ids"] % 2
-    regroup = _Regroup(name="regroup", dtype="float32")  # Whatever the type of the encoder's activations.
+    regroup = _Regroup(name="regroup", dtype="float32")  # Also with a bfloat16 or float16 encoder.
     return keras.Model(inputs, regroup(embedder(flat), inputs["token_ids"]))

@@ -1,7 +1,7 @@
-"""A look at the rows before training, and at labels that are likely wrong once the rows were cross-validated.
+"""Checks the rows before training, and finds labels that are likely wrong by cross-validated probabilities.
 
-Rows are compared by their texts without letter case, runs of white space, and Unicode's ways of composing a character
-(NFC): to most vocabularies such texts are the same. This module does not import TensorFlow.
+Texts are compared without letter case, in Unicode's normal form (NFC), and with single blanks for white space: most
+vocabularies do not tell such texts apart. This module does not import TensorFlow.
 
 Shapes: N rows, C classes.
 """
@@ -25,8 +25,8 @@ class Content(NamedTuple):
 
     Attributes:
         texts: one or more texts of each row.
-        answers: label, score or other answer of each row; None without answers, or where a text may have several.
-        place: takes the number of a row and returns `path:line`.
+        answers: label, score or other answer of each row; None without answers, or if a text may have several.
+        place: takes the index of a row and returns `path:line`.
         counts: number of rows of each label; None without labels.
     """
 
@@ -37,13 +37,13 @@ class Content(NamedTuple):
 
 
 class Look(NamedTuple):
-    """What a look at the data found.
+    """Findings of a data check.
 
     Attributes:
-        figures: for `metrics.json`; the names begin with `data_`.
-        lines: a line on all rows, and one for each kind of fault.
-        counts: number of rows of each label, by title of the file; without files that have no labels.
-        leaks: whether each training row stands in a dev or test file, too: bool, shape (N,).
+        figures: figures for `metrics.json`, whose names begin with `data_`.
+        lines: a line about all rows, and one for each kind of fault.
+        counts: number of rows of each label, by title of the file, for files with labels.
+        leaks: whether each training row is also in a dev or test file: bool, shape (N,).
     """
 
     figures: dict[str, Any]
@@ -70,7 +70,7 @@ def look(files: dict[str, Content], evaluated: Sequence[str], unit: str, least_w
     """Looks for duplicates, leaks, contradictions and short texts.
 
     Args:
-        files: by title, the training file first.
+        files: content of each file by title, the training file first.
         evaluated: titles of the dev and test files.
         unit: name of the rows.
         least_words: rows with fewer words are reported.
@@ -104,10 +104,10 @@ def look(files: dict[str, Content], evaluated: Sequence[str], unit: str, least_w
 
 
 def _compare(files: dict[str, Content], evaluated: Sequence[str]) -> dict[str, list[tuple]]:
-    """Returns the faults by kind: place of each, place of the row it repeats, and for leaks the number of the row."""
+    """Returns the faults by kind: place of each, place of the row it repeats, and for leaks the index of the row."""
     train, *_ = files
     faults, first, answers = {"duplicates": [], "leaks": [], "contradictions": []}, {}, {}
-    for title in [*(title for title in files if title != train), train]:  # First what training rows may leak into.
+    for title in [*(title for title in files if title != train), train]:  # Leaks need the other files first.
         content = files[title]
         for row, texts in enumerate(content.texts):
             # A digest, so that a million long texts need not be held twice.
@@ -138,17 +138,18 @@ def _describe(counts: Counter | None) -> str:
 def find_doubtful(logs: np.ndarray, labels: np.ndarray) -> list[tuple[int, int]]:
     """Finds labels that are likely wrong by confident learning (Northcutt, Jiang and Chuang 2021, arXiv:1911.00068).
 
-    A row counts towards class j if its probability of j is at least the mean over the rows labelled j; if several
-    classes qualify, towards the most probable one. The counts by label and class are the confident joint (section 3.1),
-    which is scaled to the number of rows of each label. Each cell off its diagonal says how many rows are doubtful:
-    those whose probability of the class exceeds that of the label most ("prune by noise rate", section 3.2).
+    A row counts towards class j if its probability of j is at least the mean over the rows labelled j. If several
+    classes qualify, it counts towards the most probable one. The counts by label and class are the confident joint
+    (section 3.1), which is scaled to the number of rows of each label. Each cell off its diagonal gives the number of
+    doubtful rows: those whose probability of the class exceeds that of the label most ("prune by noise rate", section
+    3.2).
 
     Args:
         logs: log-probabilities of each row by a model that was not trained on it, float, shape (N, C).
-        labels: int, shape (N,).
+        labels: class numbers, int, shape (N,).
 
     Returns:
-        (row, likely class) of each doubtful row, the largest margin first.
+        `(row, likely class)` of each doubtful row, the largest margin first.
     """
     probabilities, num_classes = np.exp(logs), logs.shape[1]
     own, counts = probabilities[np.arange(len(labels)), labels], np.bincount(labels, minlength=num_classes)

@@ -1,6 +1,6 @@
-"""How sure a classifier's answers are: its temperature, and the least confidence with which it answers at all.
+"""Calibrates a classifier: its temperature, and the least confidence with which it answers at all.
 
-Both are chosen on rows that it was not trained on. Confidence is the probability of the most probable class.
+Both are chosen on rows that the model was not trained on. Confidence is the probability of the most probable class.
 
 Shapes: N rows, C classes.
 """
@@ -16,7 +16,7 @@ from tasks.report.figures import Axes, Series
 
 NEVER = 2.0  # A threshold that no probability reaches.
 LEAST_ROWS = 50  # With fewer, the temperature stays 1.0.
-LEAST_MISTAKES = 10  # With fewer, it is not below 1.0: they do not show how sure a right answer may be.
+LEAST_MISTAKES = 10  # With fewer, the temperature is not below 1.0: they do not show how sure a right answer may be.
 _FOLDS = 10
 _BINS = 10
 _SIGMA = 1.96  # Standard errors on each side in a 95% interval.
@@ -27,7 +27,7 @@ class Choice(NamedTuple):
 
     Attributes:
         temperature: divides the logits.
-        threshold: the least confidence of an answer; None: every row is answered.
+        threshold: least confidence of an answer; None: every row is answered.
     """
 
     temperature: float = 1.0
@@ -38,7 +38,7 @@ class Assessment(NamedTuple):
     """How well the confidence of the answers to some rows agrees with the truth.
 
     Attributes:
-        details: for `metrics.json`.
+        details: figures for `metrics.json`.
         panels: reliability diagram and risk-coverage curve, for the report.
         notes: sentences for the report.
     """
@@ -54,17 +54,17 @@ class Assessment(NamedTuple):
 def choose(
     logits: np.ndarray, labels: np.ndarray, precision: float | None = None, temperature: float | None = None
 ) -> Choice:
-    """Chooses on rows that the model was not trained on.
+    """Chooses temperature and threshold on rows that the model was not trained on.
 
     The temperature is that of `fit_temperature` if it lowers the cross entropy of rows that it was not fitted to by
-    more than a standard error. One that sharpens probabilities must lower it by two, on rows with enough mistakes,
-    since there is no bound to the cost of a confident mistake. Otherwise the temperature is 1.0.
+    more than a standard error. A temperature that sharpens probabilities must lower it by two standard errors, on rows
+    with enough mistakes, since the cost of a confident mistake has no bound. Otherwise the temperature is 1.0.
 
     Args:
         logits: float, shape (N, C).
         labels: true classes, int, shape (N,).
-        precision: share of right answers among those that are given; None: all are given.
-        temperature: one that was chosen before; None: choose it, too.
+        precision: wanted share of right answers among those given; None: every row is answered.
+        temperature: temperature that was chosen before; None: choose it, too.
     """
     if temperature is None:
         temperature = _choose_temperature(logits, labels)
@@ -97,25 +97,25 @@ def fit_temperature(logits: np.ndarray, labels: np.ndarray) -> float:
 
 
 def least_confidence(confidence: np.ndarray, is_right: np.ndarray, precision: float) -> float:
-    """Returns the least confidence at which answers reach a precision, or `NEVER` if they reach it at none.
+    """Returns the least confidence at which answers reach a precision, or `NEVER` if no confidence does.
 
-    One mistake more is counted than there are, as in conformal risk control (Angelopoulos et al., arXiv:2208.02814):
-    that makes up for choosing the threshold on the same rows, and a few right answers do not show a high precision.
+    One mistake is added to those that were made, as in conformal risk control (Angelopoulos et al., arXiv:2208.02814).
+    This makes up for choosing the threshold on the same rows, and a few right answers do not show a high precision.
 
     Args:
-        confidence: of each answer, float, shape (N,).
-        is_right: bool, shape (N,).
-        precision: the wanted share of right answers.
+        confidence: confidence of each answer, float, shape (N,).
+        is_right: whether each answer is right, bool, shape (N,).
+        precision: wanted share of right answers.
     """
     order = np.argsort(-confidence, kind="stable")
     confidence, rights = confidence[order], np.cumsum(is_right[order])
-    is_last = np.append(np.diff(confidence) != 0, True)  # Equal ones are answered together.
+    is_last = np.append(np.diff(confidence) != 0, True)  # Answers of equal confidence are given together.
     enough = np.flatnonzero(is_last & (rights >= precision * (np.arange(len(rights)) + 2)))
     return threshold_after(confidence, enough[-1]) if len(enough) else NEVER
 
 
 def threshold_after(confidence: np.ndarray, last: int) -> float:
-    """Returns a threshold below the `last` of descending confidences, halfway to the next, out of reach of rounding."""
+    """Returns a threshold halfway from index `last` of descending confidences to the next, safe from rounding."""
     return float(np.mean(confidence[last : last + 2])) if last + 1 < len(confidence) else 0.0
 
 
@@ -125,11 +125,11 @@ def _confidence(logits: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.
 
 
 def cross_fit(fit: Callable, logits: np.ndarray, labels: np.ndarray, strata: np.ndarray | None = None) -> np.ndarray:
-    """Returns for each row what `fit` gives on the other folds: float64, shape (N, ...).
+    """Returns for each row the result of `fit` on the other folds: float64, shape (N, ...).
 
     Args:
         fit: takes logits and labels of some rows.
-        logits, labels: of all rows.
+        logits, labels: logits and labels of all rows, as in `choose`.
         strata: groups of which each fold gets an equal share, int, shape (N,); None: mistakes and right answers.
     """
     from tasks.fine_tuning.logistic_regression import fold_numbers
@@ -151,9 +151,9 @@ def assess(
     Args:
         logits, labels: as in `choose`.
         choice: how outputs become answers.
-        precision: the wanted one, if there is one.
-        chosen: what was chosen on these rows: "temperature", "thresholds". Each tenth is scored by a choice on the
-            others.
+        precision: wanted precision, if there is one.
+        chosen: what was chosen on these very rows: "temperature", "thresholds". Each tenth of the rows is then scored
+            with a choice on the others.
     """
     temperatures, thresholds = choice.temperature, choice.threshold
     if "temperature" in chosen and choice.temperature != 1.0:
@@ -197,7 +197,7 @@ def brier_score(logits: np.ndarray, labels: np.ndarray) -> float:
 
 
 def precision_interval(num_right: int, count: int) -> list[float]:
-    """Returns Wilson's 95% interval of a share (Brown et al. 2001): it holds for few rows, too."""
+    """Returns Wilson's 95% interval of a share (Brown et al. 2001), which also holds for few rows."""
     share, square = num_right / count, _SIGMA**2 / count
     middle, half = share + square / 2, _SIGMA * math.sqrt((share * (1 - share) + square / 4) / count)
     return [(middle - half) / (1 + square), (middle + half) / (1 + square)]
@@ -216,7 +216,7 @@ def _describe(details: dict[str, Any], threshold: float, precision: float | None
     """Describes the answers that a threshold leaves."""
     if threshold >= NEVER:
         wanted = "" if precision is None else f" of {precision:g}"
-        return f"The wanted precision{wanted} cannot be reached on these rows: no confidence has it. No label is given."
+        return f"The wanted precision{wanted} cannot be reached on these rows at any confidence. No label is given."
     text = f"A label is given from a probability of {threshold:.3f}: to {details['coverage']:.1%} of these rows"
     if "answered_precision" not in details:
         return f"{text}."
@@ -225,7 +225,7 @@ def _describe(details: dict[str, Any], threshold: float, precision: float | None
 
 
 def _risks(confidence: np.ndarray, is_right: np.ndarray) -> np.ndarray:
-    """Returns the share of mistakes among the surest one, two, ... N answers: float64, shape (N,)."""
+    """Returns the share of mistakes among the 1, 2, ... N most confident answers: float64, shape (N,)."""
     order = np.argsort(-confidence, kind="stable")
     return np.cumsum(~is_right[order]) / np.arange(1, len(order) + 1)
 
@@ -235,7 +235,7 @@ def _panels(answers: list[tuple[str, tuple[np.ndarray, np.ndarray]]]) -> list[tu
     reliability, risk = [], []
     for name, (confidence, is_right) in answers:
         order, risks = np.argsort(confidence, kind="stable"), _risks(confidence, is_right)
-        bins = np.array_split(order, min(_BINS, len(order)))  # Of equally many rows.
+        bins = np.array_split(order, min(_BINS, len(order)))  # With the same number of rows each.
         points = np.array([(confidence[rows].mean(), is_right[rows].mean()) for rows in bins])
         reliability.append(Series(name, points))
         risk.append(Series(name, np.stack([np.arange(1, len(risks) + 1) / len(risks), risks], axis=1)))

@@ -1,4 +1,4 @@
-"""Texts, or pairs of texts, as token ids, and labels as class numbers.
+"""Encodes texts, or pairs of texts, as token ids, and labels as class numbers.
 
 Shapes: N examples or labels, R sequences, S tokens of the longest sequence of a chunk.
 """
@@ -12,9 +12,9 @@ from tasks.fine_tuning.examples import Examples
 
 # Sequences tokenized by one call of the preprocessor: a few megabytes of tensors, and a progress bar that moves.
 CHUNK = 1024
-_LONG_CHUNK = 64  # The same of texts that are not truncated.
+_LONG_CHUNK = 64  # The same for texts that are not truncated.
 _SHOWN = 20  # Labels in a message.
-_CUT_AT_ONCE = 256  # Sequences that may have been cut, tokenized anew by one call.
+_CUT_AT_ONCE = 256  # Sequences that may have been cut, tokenized again by one call.
 
 
 def encode_texts(
@@ -38,7 +38,7 @@ def encode_texts(
         sequence_length: maximum tokens of a sequence, including special tokens.
         description: title of the progress bar.
         rows_per_example: as in `Examples`.
-        long_text: one of `LONG_TEXTS`, what becomes of texts that are too long; pairs are truncated.
+        long_text: one of `LONG_TEXTS`, how to read texts that are too long. Pairs are always truncated.
 
     Returns:
         Examples without labels.
@@ -83,7 +83,7 @@ def lengths_before_cutting(
 
     Args:
         examples: return value of `encode_texts`.
-        texts, text_pairs, tokenizer, sequence_length: its arguments.
+        texts, text_pairs, tokenizer, sequence_length: arguments of `encode_texts`.
 
     Returns:
         Tokens of each example's longest sequence, [CLS] and each text's [SEP] included: int64, shape (N,).
@@ -100,7 +100,7 @@ def lengths_before_cutting(
 
 
 def label_ids(labels: Sequence[str], names: Sequence[str]) -> np.ndarray:
-    """Returns the class number of each label, int32, shape (N,), or -1 for a label that is none of the class `names`.
+    """Returns the class number of each label, int32, shape (N,), or -1 for a label that is not among the class `names`.
 
     A tagger that was trained elsewhere may lack, say, the B- tag of an entity type.
     """

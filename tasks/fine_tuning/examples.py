@@ -1,8 +1,9 @@
-"""Tokenized examples without padding, and their batches for training and evaluation.
+"""Holds tokenized examples without padding, and makes their batches for training and evaluation.
 
 Shapes: N examples, K sequences of an example (1, or the choices of a multiple-choice question), R = N * K sequences,
 T tokens of all sequences, B examples of a batch, S tokens of its longest sequence. A sequence may be read as several
-windows: W windows of all, at most X of one sequence of a batch.
+windows: W windows of all sequences, at most X windows of a sequence in a batch.
+
 Functions import TensorFlow when they are called, so that a wrong file is reported within a second.
 """
 
@@ -28,11 +29,11 @@ class Examples(NamedTuple):
         labels: arrays of shape (N, ...) by name; empty if there are none.
         token_labels: arrays of shape (T, ...) by name; batches pad them with 0.
         rows_per_example: K, for batches of shape (B, K, S); None for one sequence per example, and (B, S).
-        vectors: float32, shape (V, D), maybe mapped from disk: the model takes `vectors[token_ids]`, not the ids.
+        vectors: float32, shape (V, D), possibly memory-mapped: the model takes `vectors[token_ids]`, not the ids.
         shares: float, shape (N,): how often each example is drawn in an epoch, on average; None: once.
         window_splits: int64, shape (R + 1,): sequence i is the windows `[window_splits[i], window_splits[i + 1])`, and
             a batch has the shape (B, X, S) or (B, K, X, S); None: sequences are not split into windows.
-        pooling: one of `POOLED`: how the outputs of a sequence's windows become its own; None: there are no windows.
+        pooling: how the outputs of a sequence's windows are combined, one of `POOLED`; None: there are no windows.
     """
 
     token_ids: np.ndarray
@@ -48,7 +49,7 @@ class Examples(NamedTuple):
 
     @property
     def sequence_splits(self) -> np.ndarray:
-        """Where each sequence begins and ends among the tokens, with all its windows: int64, shape (R + 1,)."""
+        """Offsets of the sequences in the tokens, with all their windows: int64, shape (R + 1,)."""
         return self.row_splits if self.window_splits is None else self.row_splits[self.window_splits]
 
     @property
@@ -62,7 +63,7 @@ class Examples(NamedTuple):
 
 
 def join(first: Examples, second: Examples) -> Examples:
-    """Concatenates examples. The second ones are drawn once per epoch, and labels that they lack are 0."""
+    """Concatenates examples. Those of `second` are drawn once per epoch, and labels that they lack become 0."""
 
     def append(values: dict[str, np.ndarray], more: dict[str, np.ndarray], count: int) -> dict[str, np.ndarray]:
         none = {name: np.zeros((count, *array.shape[1:]), array.dtype) for name, array in values.items()}
@@ -90,7 +91,7 @@ def _append_splits(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 def count_steps(num_examples: int, batch_size: int, num_epochs: float | None) -> int:
     """Returns the number of full batches in `num_epochs` passes (google-research/bert run_classifier.py: main).
 
-    None stands for `DEFAULT_EPOCHS`, or as many as give `MIN_STEPS`; no examples give no steps.
+    None means `DEFAULT_EPOCHS`, but at least `MIN_STEPS` steps. Without examples there are no steps.
     """
     if num_epochs is None:
         return max(count_steps(num_examples, batch_size, DEFAULT_EPOCHS), MIN_STEPS) if num_examples else 0
@@ -102,13 +103,13 @@ def epoch_batches(
 ) -> np.ndarray:
     """Shuffles and batches the examples of one epoch, as a pure function of its arguments.
 
-    As in google-research/bert every batch is full. Examples left over at the end of an epoch start the next one, so
+    As in google-research/bert, every batch is full. Examples left over at the end of an epoch start the next one, so
     that E epochs give `count_steps(N, batch_size, E)` batches, and only the last epoch may leave examples out. To group
     similar lengths, the shuffled examples are sorted by length within pools of `POOL_BATCHES` batches, and then the
-    batches are shuffled. With `shares`, as in `Examples`, a pass draws some examples several times, and others not.
+    batches are shuffled. With `shares`, as in `Examples`, an epoch draws some examples several times, and others never.
 
     Returns:
-        Example numbers, int64, shape (batches, batch_size).
+        Indices of examples, int64, shape (batches, batch_size).
     """
     count = len(lengths)
     start, stop = (number * count // batch_size * batch_size for number in (epoch, epoch + 1))
@@ -121,7 +122,7 @@ def epoch_batches(
 
 
 def _draw(generator: np.random.Generator, count: int, shares: np.ndarray | None) -> np.ndarray:
-    """Returns `count` example numbers in random order: each once, or as often as its share says, rounded up or down."""
+    """Returns `count` example indices in random order, each once or as often as its share, rounded up or down."""
     order = generator.permutation(count)
     if shares is None:
         return order
@@ -133,7 +134,7 @@ def _draw(generator: np.random.Generator, count: int, shares: np.ndarray | None)
 def train_batches(
     lengths: np.ndarray, batch_size: int, seed: int, start_step: int, num_steps: int, shares: np.ndarray | None = None
 ) -> np.ndarray:
-    """Returns the example numbers of the batches `[start_step, num_steps)`: int64, shape (batches, batch_size)."""
+    """Returns the example indices of the batches `[start_step, num_steps)`: int64, shape (batches, batch_size)."""
     epoch = start_step * batch_size // len(lengths)
     first = epoch * len(lengths) // batch_size
     batches, count = [np.empty((0, batch_size), np.int64)], first
@@ -161,9 +162,10 @@ def make_train_dataset(
         length: tokens to pad every sequence to (static shapes, for XLA), or None for the longest of the batch.
 
     Returns:
-        `tf.data.Dataset` of (features, labels), dicts: `token_ids segment_ids padding_mask` int32 (B, S), or (B, K, S);
-        the labels (B, ...), and the token labels, shaped as the features. With vectors the features are `features`
-        float32 (B, S, D), any numbers at padding, and `padding_mask`.
+        `tf.data.Dataset` of dicts (features, labels). The features are `token_ids`, `segment_ids` and `padding_mask`,
+        int32 of shape (B, S) or (B, K, S), with windows (B, X, S) or (B, K, X, S). With vectors they are `features`,
+        float32 of shape (B, S, D) with arbitrary values at padding, and `padding_mask`. Labels have the shape (B, ...),
+        token labels that of the features.
     """
     batches = train_batches(examples.lengths, batch_size, seed, start_step, num_steps, examples.shares)
     limits = np.arange(len(batches) + 1) * batch_size
@@ -175,12 +177,12 @@ def make_eval_dataset(examples: Examples, batch_size: int, *, is_full: bool = Fa
 
     Args:
         examples, batch_size: as in `make_train_dataset`.
-        is_full: whether the last batch is filled with its last example; otherwise it may be smaller.
+        is_full: whether the last batch is filled up with copies of its last example; otherwise it may be smaller.
         is_static: whether every sequence is padded to the longest of all; needs `is_full`.
 
     Returns:
-        (`tf.data.Dataset` as from `make_train_dataset`, or of (features,) without labels; example numbers in the order
-        of the batches, int64, shape (N,), or more if `is_full`).
+        A `tf.data.Dataset` as from `make_train_dataset`, or of `(features,)` without labels; and the example indices in
+        the order of the batches, int64, shape (N,), or more if `is_full`.
     """
     order = np.argsort(examples.lengths, kind="stable")
     order = np.pad(order, (0, -len(order) % batch_size if is_full else 0), mode="edge")
@@ -239,13 +241,13 @@ def _make_dataset(examples: Examples, order: np.ndarray, limits: np.ndarray, len
 
 
 class Predictor:
-    """Applies a model, on all replicas of the strategy in whose scope it was built; its graph is traced only once.
+    """Applies a model on all replicas of the strategy in whose scope it was built. Its graph is traced only once.
 
     Each of several workers computes all outputs on its own, without waiting for the others.
 
     Args:
-        model: Keras model that maps the features to one tensor, shape (B, ...). Where sequences are read in windows, it
-            is applied to the windows, and their outputs are pooled.
+        model: Keras model that maps the features to one tensor, shape (B, ...). If sequences are read in windows, it is
+            applied to the windows, and their outputs are pooled.
     """
 
     def __init__(self, model):
@@ -276,8 +278,8 @@ class Predictor:
             description: title of the progress bar, or None for no bar.
 
         Returns:
-            float32, shape (N, ...), in the order of the examples; if the model answers for each token of an example,
-            (B, S, C), then (T, C), aligned with `examples.token_ids`.
+            float32, shape (N, ...), in the order of the examples. If the model answers for each token of an example,
+            (B, S, C): shape (T, C), aligned with `examples.token_ids`.
         """
         unlabelled = examples._replace(labels={}, token_labels={})
         outputs, starts, lengths = None, examples.row_splits[:-1], np.diff(examples.row_splits)
@@ -296,9 +298,9 @@ class Predictor:
     def batches(
         self, examples: Examples, batch_size: int, description: str | None
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yields (example numbers, outputs) of each batch, as arrays; arguments as in `compute_outputs`.
+        """Yields example indices and outputs of each batch, as arrays. Arguments are as in `compute_outputs`.
 
-        `examples` have no labels. Numbers and outputs of the last batch may repeat those of its last example.
+        `examples` have no labels. The last batch may repeat its last example.
         """
         from tqdm import tqdm
 

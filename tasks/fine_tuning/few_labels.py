@@ -1,10 +1,10 @@
-"""Classifiers from a few rows per label: a linear head on embeddings, before and after training the encoder.
+"""Trains classifiers on a few rows per label: a linear head on embeddings, before and after training the encoder.
 
 Below some hundred rows per label, fine-tuning all weights together with a random head learns less than a logistic
-regression on the embeddings of a good encoder, and differs more from seed to seed (Tunstall et al., arXiv:2209.11055).
-That regression is a good head to fine-tune from (Kumar et al., arXiv:2202.10054), the better if rows of a label are
-drawn together as well (Gunel et al., arXiv:2011.01403). The head is folded into the classifier, which is saved and
-served like any other.
+regression on the embeddings of a good encoder, and varies more from seed to seed (Tunstall et al., arXiv:2209.11055).
+That regression is a good head to start fine-tuning from (Kumar et al., arXiv:2202.10054), even more so if a contrastive
+loss pulls the rows of a label together (Gunel et al., arXiv:2011.01403). The head becomes that of the classifier, which
+is saved and served like any other.
 
 Shapes: N rows, D components of an embedding, C classes.
 """
@@ -30,14 +30,14 @@ from tasks.fine_tuning.logistic_regression import Scores, cross_validate, fit, f
 from tasks.fine_tuning.objectives import SupervisedContrast
 from tasks.fine_tuning.task import Encoded, Task, Trained
 
-LEAST_ROWS_TO_TRAIN = 32  # In all: with fewer, the encoder stays as it is.
-LEAST_ROWS_TO_COMPARE = 32  # Per label: with fewer, the rows of a fold are too few to tell two encoders apart.
-STEPS = (10, 60)  # Fewest and most steps of training the encoder; in between, ten passes over the rows.
+LEAST_ROWS_TO_TRAIN = 32  # In all. With fewer, the encoder is not trained.
+LEAST_ROWS_TO_COMPARE = 32  # Per label. With fewer, the rows of a fold are too few to tell two encoders apart.
+STEPS = (10, 60)  # Fewest and most steps of training the encoder. In between, it takes ten passes over the rows.
 _RATE, _BATCH, _PASSES = 2e-4, 32, 10
 _FOLDS = 5  # The encoder is trained without one of them, and compared with the frozen one on that fold.
 _EMBEDDING_BATCH = 32
-_NAME_SCALE = 20.0  # Multiplies cosines with the names' embeddings, before the softmax.
-# A name alone, and in SetFit's sentence: the first is better for topics, the second for opinions.
+_NAME_SCALE = 20.0  # Factor of the cosines with the names' embeddings, before the softmax.
+# A name alone, and in SetFit's sentence. The first is better for topics, the second for opinions.
 _NAMES = ("{}", "This sentence is {}.")
 
 
@@ -60,7 +60,8 @@ class FewLabels(NamedTuple):
         results: for `metrics.json`: `train_few_labels`, the method, and `train_few_labels_accuracy`, the
             cross-validated accuracy of each method that was tried.
         num_steps: training steps of the encoder.
-        logs: cross-validated log-probabilities of the frozen encoder's head, float (N, C); None without rows.
+        logs: cross-validated log-probabilities of the frozen encoder's head, float, shape (N, C); None for the method
+            "names".
     """
 
     model: keras.Model | None
@@ -76,8 +77,8 @@ class Candidates:
         task: the task.
         origin: encoder and vocabulary to start from.
         trained: tokenizer and spec.
-        encoded: the training rows; for "names", those of the labels' names.
-        strategy: where to train.
+        encoded: the encoded training rows; for the method "names", the encoded names of the labels.
+        strategy: distribution strategy to train with.
     """
 
     def __init__(self, task: Task, origin: start.Start, trained: Trained, encoded: Encoded, strategy):
@@ -100,7 +101,7 @@ class Candidates:
         self._examples = join(encoded.examples, shown._replace(labels={"labels": numbers}))
 
     def embed(self) -> np.ndarray:
-        """Returns the embeddings of rows and names by the encoder as it is now: float32 (N + len(_NAMES) * C, D)."""
+        """Returns the current encoder's embeddings of rows and names: float32, shape (N + len(_NAMES) * C, D)."""
         return self._predictor.compute_outputs(self._examples, _EMBEDDING_BATCH, "embed rows")
 
     def restore_encoder(self) -> None:
@@ -108,12 +109,14 @@ class Candidates:
         self.model.backbone.set_weights(self._start)
 
     def train_encoder(self, frozen: np.ndarray, head: Head, is_used: np.ndarray) -> int:
-        """Trains all weights on the rows that are used, and on the labels' names if the head looks at them.
+        """Trains all weights on some of the rows, and on the labels' names if the head gives them a weight.
+
+        The encoder's weights become the mean of those before and after.
 
         Args:
-            frozen: the embeddings before. The head that fits them is where training starts.
+            frozen: embeddings by the untrained encoder. Training starts from the head that fits them.
             head: how to fit the head.
-            is_used: which rows to train on: bool (N,).
+            is_used: which rows to train on, bool, shape (N,).
 
         Returns:
             The number of steps.
@@ -125,7 +128,7 @@ class Candidates:
         num_steps = int(np.clip(_PASSES * np.sum(is_used) // _BATCH, *STEPS))
         size, seed = min(_BATCH, examples.num_examples), self._settings.random_seed
         changes = {"optimizer": "adamw", "learning_rate": _RATE, "gradient_accumulation_steps": 1}
-        changes["jit_compile"] = False  # It would compile each length anew.
+        changes["jit_compile"] = False  # It would compile again for each length.
         with self._strategy.scope():
             model = start.with_layout(self.model, "unpadded")
             outputs = keras.Model(model.input, [model.output, model.get_layer("pool_tokens").output])
@@ -137,7 +140,7 @@ class Candidates:
             settings = dataclasses.replace(self._settings, output_dir=directory, **changes)
             length = (num_steps, num_steps // 10)
             trainer = build_trainer(settings, lambda: outputs, SupervisedContrast(), self._strategy, length)
-            trainer.keep_checkpoints = 0  # It takes seconds, and nothing continues this training.
+            trainer.keep_checkpoints = 0  # Saving takes seconds, and nothing continues this training.
             trainer.fit(make_dataset, num_steps, description="train the encoder")
         # The mean of both is at least as good as the trained encoder, and loses less where training does not help
         # (Wortsman et al., arXiv:2109.01903).
@@ -146,18 +149,18 @@ class Candidates:
         return num_steps
 
     def set_head(self, kernel: np.ndarray) -> None:
-        """Makes the classifier's head what `fit` returned."""
+        """Sets the weights of the classifier's head to a return value of `fit`."""
         self.model.get_layer("classification").set_weights([kernel[:-1], kernel[-1]])
 
     def set_head_to_names(self, vectors: np.ndarray) -> None:
-        """Makes the head answer the label whose name's vector is nearest, by the cosine."""
+        """Sets the head so that it answers the label whose name has the nearest embedding, by cosine."""
         names = vectors[len(self.labels) :]
         unit = names / np.linalg.norm(names, axis=1, keepdims=True)
         kernel = np.mean(unit.reshape(len(_NAMES), self.num_classes, -1), axis=0).T * _NAME_SCALE * scale_of(names)
         self.model.get_layer("classification").set_weights([kernel, np.zeros(self.num_classes)])
 
     def fit(self, vectors: np.ndarray, head: Head, is_used: np.ndarray) -> np.ndarray:
-        """Fits a head to the rows, bool (N,), and names; returns what `logistic_regression.fit` does."""
+        """Fits a head to names and the rows where `is_used`, bool, shape (N,); returns as `logistic_regression.fit`."""
         weights = np.append(is_used, np.full(len(vectors) - len(is_used), head.weight_of_names / len(_NAMES)))
         labels, scale = self._examples.labels["labels"], scale_of(vectors)
         fitted = fit(vectors * scale, labels, self.num_classes, head.strength, weights)
@@ -184,8 +187,8 @@ class Candidates:
         """Trains the encoder without one fold, and scores it and the frozen one on that fold.
 
         Returns:
-            (scores by method; by how many standard deviations the trained one gives more right answers, after McNemar;
-            steps).
+            The scores by method; by how many standard deviations the trained encoder gives more right answers
+            (McNemar's test); and the number of steps.
         """
         is_held, scores, right = fold_numbers(self.labels, _FOLDS) == 0, {}, []
         num_steps = self.train_encoder(frozen, head, ~is_held)
@@ -201,10 +204,10 @@ def choose(method: str, candidates: Candidates) -> FewLabels:
     """Trains a classifier on few rows per label, by a given method or by the best one.
 
     Args:
-        method: "frozen", "contrastive" or "names"; or "auto": the encoder is trained if there are enough rows, unless
-            it is much worse than the frozen one on a fold that it did not see. If neither does better than the most
-            frequent label, plain fine-tuning is chosen.
-        candidates: of the training rows.
+        method: "frozen", "contrastive", "names" or "auto". With "auto", the encoder is trained if there are enough
+            rows, unless the result is much worse than the frozen encoder on a fold that was held out. If neither does
+            better than the most frequent label, plain fine-tuning is chosen.
+        candidates: candidates for the training rows.
     """
     frozen, labels = candidates.embed(), candidates.labels
     if method == "names":
@@ -215,7 +218,7 @@ def choose(method: str, candidates: Candidates) -> FewLabels:
     if method == "auto":
         chosen = "contrastive" if len(labels) >= LEAST_ROWS_TO_TRAIN else "frozen"
     if chosen != "frozen" and len(labels) >= LEAST_ROWS_TO_COMPARE * candidates.num_classes:
-        # The encoder that was compared is kept: trained again on all rows, it scored a point less on SST-2.
+        # The compared encoder is kept. Training it again on all rows lost a point on SST-2.
         scores, gain, num_steps = candidates.compare(frozen, head)
         # Training pays off on average, so that only a loss of two standard deviations decides against it.
         if method == "auto" and gain < -2:
@@ -235,7 +238,7 @@ def choose(method: str, candidates: Candidates) -> FewLabels:
     kernel = candidates.fit(vectors, head, candidates.all_rows)
     if chosen in scores:
         sharpness = scores[chosen].sharpness
-    else:  # No row was held out from the training, which makes the logits of the rows spread more than is right.
+    else:  # No row was held out of the training, so the logits of the rows spread too much.
         before = candidates.spread(candidates.fit(frozen, head, candidates.all_rows), frozen)
         sharpness = of_frozen.sharpness * before / candidates.spread(kernel, vectors)
     candidates.set_head(kernel * sharpness)
@@ -243,17 +246,20 @@ def choose(method: str, candidates: Candidates) -> FewLabels:
 
 
 def cross_validate_rows(candidates: Candidates, examples: Examples) -> np.ndarray:
-    """Returns log-probabilities of all rows, float64 (N, C), by logistic regressions on frozen embeddings of others.
+    """Returns cross-validated log-probabilities of all rows, by logistic regressions on frozen embeddings.
 
     Args:
-        candidates, examples: of the rows.
+        candidates, examples: candidates and examples of the rows.
+
+    Returns:
+        float64, shape (N, C).
     """
     print(f"Likely wrong labels: embedding {examples.num_examples} rows, {len(examples.token_ids):,} tokens, once")
     return candidates.best_head(candidates.embed(), (_PLAIN_HEAD,))[2]
 
 
 def describe(results: dict) -> str:
-    """Returns a sentence that names the method in `metrics.json`, and why."""
+    """Returns a sentence about the method in `metrics.json` and the accuracies that decided."""
     names = {
         "frozen": "frozen embeddings with logistic regression",
         "contrastive": "contrastive training from a logistic regression's head, then logistic regression",
@@ -268,18 +274,18 @@ def describe(results: dict) -> str:
 
 
 def as_words(label: str) -> str:
-    """Returns a label with spaces for underscores, hyphens and the steps of its case: `CreditCard`, `credit_card`."""
+    """Returns a label with spaces between its words, which may be written `CreditCard`, `credit_card` or with -."""
     return re.sub(r"[_-]+|(?<=[a-z])(?=[A-Z])", " ", label)
 
 
 def scale_of(vectors: np.ndarray) -> float:
-    """Returns the factor that gives vectors, float (N, D), a variance of 1, so that a penalty fits every encoder."""
+    """Returns the factor that gives vectors, float (N, D), a total variance of 1. One penalty then fits any encoder."""
     variance = np.sum(np.var(vectors, axis=0, dtype=np.float64))
     return float(1.0 / np.sqrt(max(variance, 1e-12)))
 
 
 def take(examples: Examples, rows: np.ndarray) -> Examples:
-    """Returns the examples with these numbers, int (M,), of one sequence each."""
+    """Returns the examples with these indices, int, shape (M,). Each example must have one sequence."""
     starts, ends = examples.row_splits[rows], examples.row_splits[rows + 1]
     tokens = np.concatenate([np.arange(first, last) for first, last in zip(starts, ends, strict=True)])
     return examples._replace(

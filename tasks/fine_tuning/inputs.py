@@ -1,4 +1,4 @@
-"""The input of a call, read and checked before TensorFlow is imported: files, rows, and the spec of a trained model."""
+"""Reads and checks a call's input before TensorFlow is imported: files, rows, and the spec of a trained model."""
 
 import dataclasses
 import os
@@ -27,11 +27,11 @@ class Inputs(NamedTuple):
     """The data of a call.
 
     Attributes:
-        parts: the files, checked.
+        parts: the checked files.
         spec: spec of the model to train or of the trained one; None until a checkpoint from elsewhere is loaded.
         model_directory: directory of the trained model; None if there is none, or a new one is trained.
         bad_rows: the rows that were left out.
-        look: what the rows of a training were found to be like; None without one.
+        look: findings of the data check of a training; None without training.
     """
 
     parts: list[Part]
@@ -46,7 +46,7 @@ class Inputs(NamedTuple):
 
     @property
     def watched(self) -> Part | None:
-        """What is scored at every checkpoint: the validation rows, or else the first dev file, if there are any."""
+        """The rows to score during training: the validation rows, or else the first dev file, or None."""
         return next(iter(self.of("validation") or self.of("dev")), None)
 
 
@@ -96,14 +96,17 @@ def read_inputs(task: Task) -> Inputs:
 
 
 def given_for(settings: FineTuningSettings, field: str) -> tuple[str, Any]:
-    """Returns the setting for a field of a spec, and its value; None if that is the default, or there is no setting."""
+    """Returns the name and value of the setting for a field of a spec.
+
+    The value is None if it is the default, or if there is no such setting.
+    """
     name = "max_seq_length" if field == "sequence_length" else field
     value, default = (getattr(source, name, None) for source in (settings, type(settings)))
     return name, None if value == default else value
 
 
 def look_at(task: Task, inputs: Inputs) -> Inputs:
-    """Checks the data of a training, prints what it found, and leaves out leaks if the settings say so.
+    """Checks the data of a training, prints the findings, and leaves out leaks if the settings say so.
 
     Raises:
         InputError: all rows are leaks.
@@ -128,10 +131,10 @@ def choose_rows(groups: Sequence[Hashable], share: float, strata: Sequence[Hasha
     A group is chosen if that brings the share nearer to the given one. The choice depends on no seed or file name.
 
     Args:
-        groups: the group of each row.
-        share: between 0 and 1.
-        strata: the stratum of each row, such as its label; None for a single one. A group belongs to the stratum of its
-            first row. What rounding leaves out in one is carried over to the next.
+        groups: group of each row.
+        share: share of the rows to choose, between 0 and 1.
+        strata: stratum of each row, such as its label; None for a single one. A group belongs to the stratum of its
+            first row. The rounding error of a stratum is carried over to the next.
 
     Returns:
         bool, shape (rows,); all False if no stratum has two groups.
@@ -160,8 +163,8 @@ def find_trained(settings: FineTuningSettings) -> str | None:
     """Returns the directory of the trained model that a call without `do_train` uses.
 
     That is `model/` in the output directory, else the directory of an earlier run that `--init_checkpoint` or
-    `--preset` names. Returns None if a preset from elsewhere is to be applied instead. Without any of these it is still
-    `model/`, and reading it reports the error.
+    `--preset` names. Returns None if a preset from elsewhere is to be applied instead. If there is none of these, the
+    result is `model/`, whose absence is reported when it is read.
     """
     directory, source = os.path.join(settings.output_dir, MODEL_DIRECTORY), settings.init_checkpoint or settings.preset
     if is_directory(directory) or not source:
@@ -189,7 +192,7 @@ def complete(task: Task) -> Task:
     """Fills in the settings that a call left open, and prints each with its flag.
 
     Raises:
-        InputError: as `TaskData.recognize_columns` and `best_installed`.
+        InputError: as in `TaskData.recognize_columns` and `best_installed`.
     """
     settings, preset = task.settings, None
     chosen, columns = task.recognize_columns()

@@ -1,4 +1,4 @@
-"""Multinomial logistic regression on a few vectors, and its cross-validation.
+"""Fits and cross-validates a multinomial logistic regression on a few vectors.
 
 Shapes: N rows, D components of a vector, C classes.
 """
@@ -19,14 +19,14 @@ def fit(
 ) -> np.ndarray:
     """Minimizes `strength` times the weighted sum of cross entropies, plus half the squared norm of the kernel.
 
-    This is scikit-learn's `LogisticRegression(C=strength)`: the bias is free.
+    This is scikit-learn's `LogisticRegression(C=strength)`: the bias is not penalized.
 
     Args:
         vectors: float, shape (N, D).
-        labels: int, shape (N,).
+        labels: class numbers, int, shape (N,).
         num_classes: C.
-        strength: weight of the rows, against the penalty.
-        weights: of each row, float, shape (N,), or of all.
+        strength: weight of the rows, relative to the penalty.
+        weights: weight of each row, float, shape (N,), or a single weight.
 
     Returns:
         float64, shape (D + 1, C): the kernel, and the bias as its last row.
@@ -47,7 +47,7 @@ def fit(
 
 
 def predict(kernel: np.ndarray, vectors: np.ndarray) -> np.ndarray:
-    """Returns the log-probabilities of the classes, float64 (N, C), by what `fit` returned."""
+    """Returns the log-probabilities of the classes, float64, shape (N, C), by a return value of `fit`."""
     return log_softmax(vectors @ kernel[:-1] + kernel[-1], axis=1)
 
 
@@ -57,8 +57,8 @@ class Scores(NamedTuple):
     Attributes:
         loss: mean cross entropy with smoothed labels, of the log-probabilities times `sharpness`.
         accuracy: share of right answers.
-        sharpness: the factor with the least cross entropy. A strong penalty leaves probabilities too even, which must
-            not count against it where penalties are compared.
+        sharpness: factor with the least cross entropy. A strong penalty leaves probabilities too even, which must not
+            count against it when penalties are compared.
     """
 
     loss: float
@@ -69,7 +69,7 @@ class Scores(NamedTuple):
 def score(logs: np.ndarray, labels: np.ndarray) -> Scores:
     """Scores log-probabilities, float (N, C), by the labels, int (N,)."""
 
-    # As if one row more had any label: few right answers do not make any answer certain (Platt 1999, section 2.2).
+    # As if one more row had all labels equally: few right answers make no answer certain (Platt 1999, section 2.2).
     smooth = (len(labels) * np.eye(logs.shape[1])[labels] + 1 / logs.shape[1]) / (len(labels) + 1)
 
     def loss(sharpness):
@@ -85,11 +85,11 @@ def cross_validate(
     """Predicts rows by fits to the other rows, in at most eight folds with equal shares of each label.
 
     Args:
-        fit_rows: takes which rows to fit to, bool (N,), and returns what `fit` does.
+        fit_rows: takes the rows to fit to as a mask, bool, shape (N,), and returns as `fit` does.
         vectors, labels, num_classes: as in `fit`.
 
     Returns:
-        the log-probabilities of the classes, float64 (N, C), to be scored by `score`.
+        The log-probabilities of the classes for `score`, float64, shape (N, C).
     """
     folds, logs = fold_numbers(labels, _MOST_FOLDS), np.empty((len(labels), num_classes))
     for fold in range(folds.max() + 1):
@@ -98,9 +98,9 @@ def cross_validate(
 
 
 def fold_numbers(labels: np.ndarray, count: int) -> np.ndarray:
-    """Returns the fold of each row, int (N,): the rows of a label take turns, in their order.
+    """Returns the fold of each row, int, shape (N,): the rows of a label take turns, in their order.
 
-    There are at most `count` folds and at least two, and no more than the most frequent label has rows.
+    There are at least two folds, at most `count`, and no more than the most frequent label has rows.
     """
     count = max(2, min(count, int(np.bincount(labels).max())))
     folds = np.empty(len(labels), int)

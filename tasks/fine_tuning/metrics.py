@@ -1,4 +1,4 @@
-"""Scores that several tasks share, computed on the host from the outputs for all rows.
+"""Computes scores that several tasks share, on the host, from the outputs for all rows.
 
 Shapes: N rows, C classes.
 """
@@ -61,12 +61,12 @@ def class_scores(
     """Scores each class separately.
 
     Args:
-        rows, predicted, correct: number of rows of each class, of rows predicted as it, and of those that are of it:
-            int, shape (C,).
+        rows, predicted, correct: number of rows of each class, of rows predicted as the class, and of rows rightly
+            predicted as the class: int, shape (C,).
         names: C class names.
 
     Returns:
-        For each name the counts, and `precision`, `recall` and `f1`, which are 0.0 where undefined.
+        A dict for each name with the counts, and `precision`, `recall` and `f1`, which are 0.0 where undefined.
     """
     precision, recall, f1 = (
         numerator / np.maximum(1, denominator)
@@ -79,16 +79,16 @@ def class_scores(
 
 
 def macro_f1(per_class: Mapping[str, Mapping[str, float]]) -> float:
-    """Returns the mean F1 of those classes of `class_scores` that rows have or that were predicted."""
+    """Returns the mean F1 of the classes in `class_scores` that occur as labels or predictions."""
     return float(np.mean([scores["f1"] for scores in per_class.values() if scores["rows"] + scores["predicted"]]))
 
 
-# === Scores: true and predicted numbers, float, shape (N,) ===
+# === Scores of true and predicted numbers, float, shape (N,) ===
 
 
 def pearson(labels: np.ndarray, predictions: np.ndarray) -> float:
     """Returns Pearson's correlation, or 0 where it is undefined: for one row, or constant values."""
-    # Without the p-value, which costs scipy five times as much: an interval takes a thousand correlations.
+    # SciPy's p-value would take five times as long, and an interval takes a thousand correlations.
     if len(labels) < 2 or np.ptp(labels) == 0 or np.ptp(predictions) == 0:
         return 0.0
     return float(np.corrcoef(labels, predictions)[0, 1])
@@ -102,7 +102,7 @@ def spearman(labels: np.ndarray, predictions: np.ndarray) -> float:
 
 
 def pearson_spearman_mean(labels: np.ndarray, predictions: np.ndarray) -> float:
-    """Returns the mean of both correlations, GLUE's main figure for STS-B."""
+    """Returns the mean of Pearson's and Spearman's correlations, GLUE's main figure for STS-B."""
     return (pearson(labels, predictions) + spearman(labels, predictions)) / 2
 
 
@@ -136,12 +136,12 @@ def headline_scores(figures: Mapping[str, float], ends: Mapping[str, list[float]
 
 
 def shown_rows(losses: np.ndarray, is_wrong: np.ndarray, show: Callable[[int], list[tuple[str, str]]]) -> dict:
-    """Returns the `mistakes` and `examples` of an `Evaluation`: the wrong rows of the largest losses, and a few of all.
+    """Returns `mistakes` and `examples` of an `Evaluation`: the wrong rows with the largest losses, and some of all.
 
     Args:
-        losses: float, shape (N,); NaN for a row without a label.
-        is_wrong: bool, shape (N,).
-        show: returns the captioned texts to show of a row.
+        losses: loss of each row, float, shape (N,); NaN for a row without a label.
+        is_wrong: whether each row is a mistake, bool, shape (N,).
+        show: returns the captioned texts to show for the row of an index.
     """
     wrong, labelled = np.flatnonzero(is_wrong), np.flatnonzero(~np.isnan(losses))
     worst = wrong[np.argsort(-losses[wrong], kind="stable")][:NUM_MISTAKES].tolist()
@@ -161,10 +161,10 @@ def write_answers(
     Args:
         path: file to write; commas separate the columns of `.csv`, tabs those of any other.
         column: name of the column of the answers.
-        numbers: index of each row, N numbers.
+        numbers: index of each of the N rows.
         answers: N answers.
         labels: names of the C classes.
-        shares: their probabilities, float, shape (N, C).
+        shares: probabilities of the classes, float, shape (N, C).
     """
     header = ["index", column, *(f"probability_{label}" for label in labels)]
     rows = zip(numbers, answers, shares, strict=True)

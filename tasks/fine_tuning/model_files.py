@@ -1,4 +1,4 @@
-"""The directory of a fine-tuned model: `model.keras`, the tokenizer, and `task.json` with the task's spec."""
+"""Reads and writes the directory of a fine-tuned model: `model.keras`, the tokenizer, and `task.json` with the spec."""
 
 import contextlib
 import inspect
@@ -13,17 +13,17 @@ TASK_FILE = "task.json"
 
 
 def model_directory(path: str) -> str:
-    """Returns the directory of a model, given that or the output directory of its training."""
+    """Returns the directory of a model, given this directory or the output directory of its training."""
     inner = os.path.join(path, MODEL_DIRECTORY)
     return inner if is_file(os.path.join(inner, TASK_FILE)) else path
 
 
 def save_model(directory: str, model, tokenizer, task: dict) -> None:
-    """Writes the directory of a model, complete or not at all.
+    """Writes the directory of a model atomically.
 
     Args:
         directory: path to write; anything there is replaced.
-        model: keras.Model of classes that belong to Keras or are registered with it. One of `keras_bert.models` is
+        model: keras.Model of classes that belong to Keras or are registered with it. A model of `keras_bert.models` is
             saved with a preprocessor, so that the directory is a preset that takes texts.
         tokenizer: BertTokenizer of the training.
         task: JSON values: the task's name as `task`, and the fields of its spec.
@@ -38,7 +38,7 @@ def save_model(directory: str, model, tokenizer, task: dict) -> None:
 
 @contextlib.contextmanager
 def taking_texts(model, tokenizer, task: dict):
-    """Gives a model its preprocessor inside the context; tasks call their models with token ids."""
+    """Gives a model its preprocessor inside the context. Outside, tasks call their models with token ids."""
     from keras_bert.models.task import BertTask
 
     if not isinstance(model, BertTask):
@@ -87,13 +87,13 @@ def load_reranker(directory: str) -> tuple:
     """Loads a model that scores pairs of texts: by its last output minus the first, or by its only output.
 
     Args:
-        directory: model of `bert-classify` on pairs, with scores or two labels; the second label is that of a match.
+        directory: model of `bert-classify` on pairs, with scores or two labels, of which the second means a match.
 
     Returns:
-        As `load_model`.
+        As in `load_model`.
 
     Raises:
-        InputError: as `load_model` and `read_reranker`.
+        InputError: as in `load_model` and `read_reranker`.
     """
     labels = read_reranker(directory).get("labels") or []
     if len(labels) == 2:
@@ -103,10 +103,10 @@ def load_reranker(directory: str) -> tuple:
 
 
 def read_reranker(directory: str) -> dict:
-    """Reads `task.json` of such a model.
+    """Reads `task.json` of a model for `load_reranker`.
 
     Raises:
-        InputError: as `read_task`; or the model takes single texts, or has more labels, or any number of them.
+        InputError: as in `read_task`; or the model takes single texts, has more than two labels, or several per row.
     """
     task = read_task(directory, "bert-classify", "classification")
     num_outputs = len(task.get("labels") or [None])
@@ -120,10 +120,10 @@ def read_reranker(directory: str) -> dict:
 
 
 def read_task(directory: str, command: str = "bert-classify", task_name: str | None = None) -> dict:
-    """Reads `task.json` of a model's directory; the arguments are those of `load_model`.
+    """Reads `task.json` of a model's directory. The arguments are those of `load_model`.
 
     Raises:
-        InputError: there is no such file, or it names no task, or another one than `task_name`.
+        InputError: there is no such file, or it names no task, or a task other than `task_name`.
     """
     check_complete(directory)
     path = os.path.join(directory, TASK_FILE)

@@ -1,4 +1,4 @@
-"""Losses of several tasks, as sums over a batch.
+"""Losses that several tasks share, as sums over a batch.
 
 Shapes: B examples of a batch, S tokens of the longest one, C classes.
 """
@@ -29,7 +29,7 @@ class WeightedObjective(Objective):
 class CrossEntropy(WeightedObjective):
     """Softmax cross entropy of classes, of choices, or of tokens.
 
-    As in google-research/bert (run_classifier.py: create_model). Labels: `{"labels": int32 [B] or [B, S]}`, and for
+    Source: google-research/bert, run_classifier.py: create_model. Labels: `{"labels": int32 [B] or [B, S]}`, and for
     tokens, or rows of weighted classes, `"weights"`, float32 of the same shape. Outputs: float32 logits [B, C] or
     [B, S, C].
 
@@ -49,12 +49,12 @@ class CrossEntropy(WeightedObjective):
 class SigmoidCrossEntropy(WeightedObjective):
     """Binary cross entropy of rows with any number of labels, the mean over the classes.
 
-    Labels: `{"labels": float32 [B, C]}`, 0.0 or 1.0, and where they are weighted, `"weights"` of the same shape.
-    Outputs: float32 logits [B, C]. google-research/bert has no such task. This is the loss of transformers'
+    Labels: `{"labels": float32 [B, C]}`, 0.0 or 1.0, and for weighted labels `"weights"` of the same shape. Outputs:
+    float32 logits [B, C]. google-research/bert has no such task. This is the loss of transformers'
     `BertForSequenceClassification` with the problem type `multi_label_classification`.
 
     Args:
-        label_smoothing: by how much of the way to 0.5 a label is moved (Keras's `BinaryCrossentropy`).
+        label_smoothing: share of the distance to 0.5 by which a label is moved (Keras's `BinaryCrossentropy`).
     """
 
     def __init__(self, label_smoothing: float = 0.0):
@@ -78,11 +78,11 @@ class SquaredError(WeightedObjective):
 
 
 class SupervisedContrast(Objective):
-    """Mean of the cross entropy of classes and that of finding the rows with the same label in a batch.
+    """Mean of the cross entropy of classes and a contrastive loss, which pulls rows with the same label together.
 
-    Gunel et al., arXiv:2011.01403, equation 1, with the contrast of Khosla et al., arXiv:2004.11362, equation 2.
-    Labels: `{"labels": int32 [B]}`. Outputs: float32 logits [B, C] and vectors [B, D], of any length. A row without
-    another of its label adds nothing to the contrast.
+    Source: Gunel et al., arXiv:2011.01403, equation 1, with the contrast of Khosla et al., arXiv:2004.11362, equation
+    2. Labels: `{"labels": int32 [B]}`. Outputs: float32 logits [B, C] and vectors [B, D] of any norm. A row whose label
+    no other row of the batch has adds nothing to the contrast.
     """
 
     needs_whole_batch = True

@@ -1,4 +1,4 @@
-"""Settings for labels that few rows have: weights in the loss, rows that are drawn more often, smoothed labels.
+"""Settings for rare labels: weights in the loss, resampling of rows, and label smoothing.
 
 Shapes: N examples, C classes, T tokens of all sequences.
 """
@@ -39,13 +39,13 @@ class RareLabelSettings(Settings):
         return {**super().identity(), "class_weights": self.read_weights()}
 
     def read_weights(self, names: Sequence[str] | None = None) -> dict[str, float] | str | None:
-        """Returns the weights that a file names, by label, or else the setting itself.
+        """Returns the weights in a file by label, or the setting itself if it names no file.
 
         Args:
             names: labels that the file may name; None for any.
 
         Raises:
-            InputError: the file cannot be read, or has an unknown label or a weight that is none.
+            InputError: the file cannot be read, has an unknown label or an invalid weight, or gives no label a weight.
         """
         if self.class_weights in (None, _BALANCED):
             return self.class_weights
@@ -70,13 +70,14 @@ class RareLabelSettings(Settings):
 def balance(examples: Examples, settings: RareLabelSettings, names: Sequence[str]) -> Examples:
     """Adds to training examples how often to draw each, and the weights of their labels in the loss.
 
-    An example of several labels, such as a sentence with entities, is drawn as often as its rarest one asks for (Gupta
-    et al., arXiv:1908.03195, equation 1).
+    An example with several labels, such as a sentence with entities, is drawn as often as its rarest label requires
+    (Gupta et al., arXiv:1908.03195, equation 1).
 
     Args:
-        examples: with `labels`, int (N,), or float (N, C) for several a row; or with token labels and `weights`, (T,).
-        settings: which of these to add.
-        names: of the C classes, in the order of their numbers. Classes of the same name count as one.
+        examples: examples with `labels`, int (N,), or float (N, C) for several labels per row; or with token labels
+            `labels` and `weights`, both (T,).
+        settings: which of the two to add.
+        names: names of the C classes, in the order of their numbers. Classes of the same name count as one.
     """
     if settings.resample < 1.0:
         holders = np.zeros((examples.num_examples, len(set(names))), bool)
@@ -97,11 +98,12 @@ def balance(examples: Examples, settings: RareLabelSettings, names: Sequence[str
 
 
 def class_weights(examples: Examples, settings: RareLabelSettings, names: Sequence[str]) -> dict[str, float]:
-    """Returns the weight of each class, by its name.
+    """Returns the weight of each class by name.
 
-    Balanced ones are scikit-learn's: n / (C * n_c) for n_c of n labels, of those C classes that occur. Where rows have
-    any number of labels, they are torch's `pos_weight`, (n - n_c) / n_c for n_c of n rows; labels that a row lacks
-    weigh 1. Rows count as often as they are drawn, so that resampling and weights do not favour rare labels twice.
+    Balanced weights are scikit-learn's: n / (C * n_c) for a class that n_c of n labels have, if C classes occur. If
+    rows may have several labels, they are torch's `pos_weight`: (n - n_c) / n_c for a label that n_c of n rows have;
+    labels that a row lacks have weight 1. Rows count as often as they are drawn, so that resampling and weights do not
+    favor rare labels twice.
     """
     given = settings.read_weights(names)
     if given != _BALANCED:
@@ -120,7 +122,7 @@ def describe(examples: Examples, settings: RareLabelSettings, names: Sequence[st
 
 
 def _occurrences(examples: Examples, names: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the example of each label, and its class's place in the sorted names."""
+    """Returns the example of each label, and the index of its class in the sorted names."""
     places = np.unique(names, return_inverse=True)[1]
     if not examples.token_labels:
         labels = examples.labels["labels"]

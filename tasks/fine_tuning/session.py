@@ -1,4 +1,4 @@
-"""One run of a fine-tuning task: train or load, evaluate, predict and report, each writing to the output directory."""
+"""Runs a fine-tuning task: trains or loads, evaluates, predicts and reports, and writes to the output directory."""
 
 import dataclasses
 import functools
@@ -44,8 +44,8 @@ _LONG_EXAMPLES = {
     "mean": "read in windows, which are averaged",
     "max": "read in windows, of which the largest counts",
 }
-# Prefixes of the keys of metrics.json that describe the model and its training; and a part of those that describe
-# predictions, such as mismatched_test_rows. All others describe an evaluation and are removed by the next one.
+# Prefixes of the keys of metrics.json that describe the model and its training, and the substring of those that
+# describe predictions, such as mismatched_test_rows. All others describe an evaluation; the next one removes them.
 _OF_TRAINING, _OF_PREDICTIONS = ("train_", "data_", "validation_", "best_step", "sweep", "preset"), "test_"
 _IDENTITY, _PREDICTED = "train_identity_checksum", "test_predictions"  # Keys of metrics.json.
 
@@ -56,7 +56,7 @@ class Session:
 
     Args:
         task: the task, with the settings of this run: a single learning rate and batch size, if it trains.
-        inputs: its data.
+        inputs: data of the task.
 
     Attributes:
         trained: the model, after `train` or `load`.
@@ -76,7 +76,7 @@ class Session:
         self._encoded: dict[Part, Encoded] = {}
         self._answers: dict[Part, Answers] = {}
         self._resumed_at = 0
-        self._few_labels: dict[str, Any] = {}  # Of `metrics.json`.
+        self._few_labels: dict[str, Any] = {}  # Figures of few and of doubtful labels, for `metrics.json`.
         self._doubtful: list[tuple[str, list[str], list[list]]] = []  # Tables for the report.
 
     # === The model ===
@@ -155,13 +155,13 @@ class Session:
         self.trained = self.trained._replace(model=few.model)
         identity = identify(self.settings, few.model.backbone, self.trained.tokenizer, weights_are_loaded=False)
         keep_settings(self.output_dir, identity := self._identity(identity, train))
-        remove_path(os.path.join(self.output_dir, HISTORY_FILE))  # That of an earlier search.
+        remove_path(os.path.join(self.output_dir, HISTORY_FILE))  # An earlier search may have left one.
         self._finish(train, encoded, time.monotonic() - started, few.num_steps, identity)
         self._write_metrics()
         return True
 
     def _doubt(self, logs: np.ndarray, encoded: Encoded) -> None:
-        """Lists the rows whose label is likely wrong by cross-validated log-probabilities, float (N, C)."""
+        """Lists the rows whose label is likely wrong, by cross-validated log-probabilities, float (N, C)."""
         content, labels = self.task.content(self.inputs.of("train")[0].rows), encoded.examples.labels["labels"]
         names, chances, rows = self.trained.spec.labels, np.exp(logs).round(4), []
         for row, other in data_check.find_doubtful(logs, labels):
@@ -181,19 +181,19 @@ class Session:
         self._doubtful = [(f"{caption}, the first of {DOUBTFUL_FILE}", _DOUBTFUL_COLUMNS, rows[:_DOUBTFUL])]
 
     def _identity(self, identity: dict[str, Any], train: Part) -> dict[str, Any]:
-        """Adds to `identify`'s values those of the task and its rows."""
+        """Adds the values of the task and its rows to those of `identify`."""
         spec, changed = dataclasses.asdict(self.inputs.spec), self.task.changes_answers
         of_spec = {name: value for name, value in spec.items() if name not in changed}
         checksums = {f"{part.split}_rows_checksum": part.rows.checksum() for part in self.inputs.of("unlabelled")}
         return {**identity, **of_spec, "train_rows_checksum": train.rows.checksum(), **checksums}
 
     def _finish(self, train: Part, encoded: Encoded, seconds: float | None, num_steps: int, identity: dict) -> None:
-        """Saves the model and describes its training; `seconds` is None if an earlier call had done the last step."""
+        """Saves the model and describes its training. `seconds` is None if an earlier call had done the last step."""
         task, settings, tokenizer = self.task, self.settings, self.trained.tokenizer
         directory, earlier = os.path.join(self.output_dir, MODEL_DIRECTORY), self._earlier_results()
         checksum = zlib.crc32(json.dumps(identity).encode())
-        # If that call came to its end, keep what was chosen and measured since. Otherwise model and results are those
-        # of another training.
+        # If an earlier call has finished this training, keep what was chosen and measured since. Otherwise model and
+        # results belong to another training.
         is_kept = seconds is None and earlier.get(_IDENTITY) == checksum
         if is_kept and is_directory(directory):
             self.trained = self.trained._replace(spec=task.adjust_spec(read_spec(task, directory)))
@@ -224,7 +224,7 @@ class Session:
         watched, patience = self.inputs.watched, settings.early_stopping_patience
         metric = task.stopping_metric or task.metric_of(watched) if patience else ""
         self._resumed_at = first_step = trainer.restore()
-        # XLA compiles each shape anew, so that all batches should have the same.
+        # XLA compiles again for each shape, so that all batches should have the same.
         is_static = settings.jit_compile or needs_static_shapes(trainer.strategy)
         length = int(examples.lengths.max()) if is_static else None
         size, seed = settings.train_batch_size, settings.random_seed
@@ -233,7 +233,7 @@ class Session:
             return make_train_dataset(examples, size, seed, step, num_steps, length)
 
         def evaluate() -> dict[str, float]:
-            self._answers.clear()  # Those of earlier weights.
+            self._answers.clear()  # They come from earlier weights.
             return task.checkpoint_figures(self._answer(watched))
 
         history = trainer.fit(
@@ -355,7 +355,7 @@ class Session:
         return self._answers[part]._replace(trained=self.trained)
 
     def _keep(self, chosen: dict[str, Any]) -> None:
-        """Adds values to the spec, and to the run's own `model/` if there is one; a preset is never changed."""
+        """Adds values to the spec, and to `model/` in the output directory if it exists. A preset is never changed."""
         self.trained = self.trained._replace(spec=dataclasses.replace(self.trained.spec, **chosen))
         path = os.path.join(self.output_dir, MODEL_DIRECTORY, model_files.TASK_FILE)
         if self._workers.is_chief and exists(path):
@@ -437,12 +437,12 @@ class Session:
 
     @property
     def _long_text(self) -> str:
-        """What becomes of long texts, one of `LONG_TEXTS`; "" if the task has no such choice."""
+        """How long texts are read, one of `LONG_TEXTS`; "" if the task has no such choice."""
         spec = self.trained.spec
         return getattr(spec, "long_text", "") if getattr(spec, "num_texts", 1) == 1 else ""
 
     def _cut(self, part: Part) -> str:
-        """Says how many rows of a file are not read to their end, and which flag changes that; "" if all are."""
+        """Returns a sentence on how many rows of a file were cut, and which flag changes that; "" if none was."""
         lengths, limit = self._encode(part).lengths, self.trained.spec.sequence_length
         hint = "--long_text=mean or max reads them in windows; " if self._long_text else ""
         hint += "--max_seq_length sets the limit."
@@ -466,17 +466,17 @@ class Session:
 
 
 def remove_stale(output_dir: str, *names: str) -> None:
-    """Removes the predictions of a model that another one replaces, and other files by their names."""
+    """Removes the predictions of a model that is being replaced, and the files of these names."""
     for name in (*names, *read_optional_json(os.path.join(output_dir, METRICS_FILE)).get(_PREDICTED, ())):
         remove_path(os.path.join(output_dir, name))
 
 
 def plan_steps(settings: FineTuningSettings, train: Examples, watched: Examples | None) -> tuple[int, int, int]:
-    """Returns the steps of a training, those of its warm-up, and those between two evaluations.
+    """Returns the numbers of training steps, of warm-up steps, and of steps between two evaluations.
 
-    The evaluations take at most `SHARE_OF_EVALUATIONS` of the time, or there is only the last. A training step takes
-    three times as long as an evaluation of as many tokens: forward, and backward for activations and for weights. This
-    limit does not hold with an interval that was given, or with early stopping.
+    Evaluations take at most `SHARE_OF_EVALUATIONS` of the time, unless there is only the last one. A training step
+    takes three times as long as an evaluation of as many tokens: forward, and backward for activations and for weights.
+    The limit does not apply if the settings give an interval or early stopping.
     """
     batch_size, num_examples = settings.train_batch_size, train.num_examples
     num_steps = count_steps(num_examples, batch_size, settings.num_train_epochs)

@@ -12,7 +12,7 @@ from tasks.fine_tuning.model_files import model_directory
 from tasks.settings import Settings, changeable, replaced, setting
 from tasks.text.bad_rows import BAD_ROWS
 
-HELD_OUT = 0.2  # Share of the training rows to evaluate on where nothing names a dev file.
+HELD_OUT = 0.2  # Share of the training rows to evaluate on if no flag names a dev file.
 _DEV_SOURCES = ("dev_file", "predict_file", "data_dir", "tfds_name")
 # The paper's three epochs of a small table are too few steps (Zhang et al., arXiv:2006.05987, section 6).
 DEFAULT_EPOCHS, MIN_STEPS = 3.0, 200
@@ -48,12 +48,12 @@ class StartSettings(Settings):
 
     @property
     def start(self) -> str | None:
-        """Where to start: `preset`, or else `init_checkpoint`; for an earlier run's output directory, its model."""
+        """The starting point: `preset`, or else `init_checkpoint`; for the output directory of a run, its model."""
         return self.preset or (self.init_checkpoint and model_directory(self.init_checkpoint))
 
     @property
     def kept_layers(self) -> list[int] | None:
-        """Numbers from 0 of the encoder's layers to start with; None for all."""
+        """Indices, from 0, of the encoder layers to keep; None for all."""
         return None
 
 
@@ -175,21 +175,21 @@ class FineTuningSettings(TrainingSettings, StartSettings):
             )
 
     def fill_in(self, **defaults) -> None:
-        """Sets those settings that were left open; for `__post_init__`, before the values are checked."""
+        """Sets the settings that are None. For `__post_init__`, before the values are checked."""
         for name, value in defaults.items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
 
     @property
     def grid(self) -> dict[str, list]:
-        """Values of the settings that a search varies, by name. A single value gives a list of one, a default none."""
+        """Lists of the values to search over, by name of the setting. Settings that are None are left out."""
         values = {name: getattr(self, name) for name in ("learning_rate", "train_batch_size")}
         lists = {name: list(value) if isinstance(value, list | tuple) else [value] for name, value in values.items()}
         return {name: values for name, values in lists.items() if values != [None]}
 
     @property
     def splits(self) -> list[str]:
-        """What the chosen stages read: "train", "dev", "test"."""
+        """Splits that the chosen stages read: "train", "dev", "test"."""
         stages = {"train": self.do_train, "dev": self.do_eval, "test": self.do_predict}
         return [split for split, is_chosen in stages.items() if is_chosen]
 
@@ -270,7 +270,7 @@ def check_positions(sequence_length: int, positions: int, source: str) -> None:
     """Checks that an encoder has enough positions for sequences of this length.
 
     Raises:
-        InputError: it has too few.
+        InputError: the encoder has too few.
     """
     if sequence_length > positions:
         raise InputError(

@@ -1,4 +1,4 @@
-"""The starting point of a fine-tuning: encoder, weights and vocabulary, by preset or google-research/bert's flags."""
+"""Loads where a fine-tuning starts from: encoder, weights and vocabulary, by preset or google-research/bert's flags."""
 
 import contextlib
 import dataclasses
@@ -28,7 +28,7 @@ class Start:
         preset: name or path of any format.
         load_weights: False for random weights.
         tokenizer_options: further arguments of `BertTokenizer.from_preset`.
-        layers: numbers from 0 of the encoder's layers to start with; None for all.
+        layers: indices, from 0, of the encoder layers to keep; None for all.
     """
 
     preset: str
@@ -44,7 +44,7 @@ class Start:
 def find_start(settings: StartSettings) -> Iterator[Start]:
     """Resolves `--preset`, or `--init_checkpoint`, `--bert_config_file` and `--vocab_file` instead.
 
-    google-research/bert's three files are linked into one directory, which is gone when the context is left.
+    google-research/bert's three files are linked into one directory, which is removed when the context is left.
 
     Raises:
         InputError: a file is missing.
@@ -104,7 +104,7 @@ def build_model(start: Start, settings: FineTuningSettings, model_class: type[Be
 
     Args:
         start: encoder and vocabulary.
-        settings: layers to start anew or to freeze, or the rank of LoRA's factors.
+        settings: number of layers to reinitialize or to freeze, or the rank of LoRA's factors.
         model_class: class in `keras_bert.models`.
         arguments: arguments of its constructor, besides the backbone.
     """
@@ -166,8 +166,9 @@ def check_encoder(start: Start, settings: FineTuningSettings, sequence_length: i
 def default_rate(hidden_dim: int) -> float:
     """Returns the peak learning rate for an encoder of this width.
 
-    BERT-base takes 5e-5 at most (the paper, appendix A.3), smaller ones up to 3e-4 (Turc et al., arXiv:1908.08962); at
-    5e-5 some of them never leave the most frequent label. docs/benchmarks.md has our table.
+    BERT-base takes at most 5e-5 (appendix A.3 of the paper), smaller encoders up to 3e-4 (Turc et al.,
+    arXiv:1908.08962). At 5e-5, some of them never learn to give another answer than the most frequent label (see
+    docs/benchmarks.md).
 
     >>> [round(default_rate(width), 6) for width in (1024, 768, 384, 128)]
     [2.8e-05, 5e-05, 0.0002, 0.0003]
@@ -176,7 +177,7 @@ def default_rate(hidden_dim: int) -> float:
 
 
 def load_fine_tuned(preset: str, task, parts: list) -> tuple[BertTask, Any]:
-    """Loads a checkpoint that was fine-tuned elsewhere, head and all.
+    """Loads a checkpoint that was fine-tuned elsewhere, including its head.
 
     Args:
         preset: name or path of any format, e.g. a directory of transformers' `BertForSequenceClassification`.
@@ -184,10 +185,10 @@ def load_fine_tuned(preset: str, task, parts: list) -> tuple[BertTask, Any]:
         parts: files of this call.
 
     Returns:
-        (the model, an instance of the task's `model_class`; its spec).
+        The model, an instance of the task's `model_class`, and its spec.
 
     Raises:
-        InputError: there is no such preset, or it has no such head, or does not fit the flags.
+        InputError: the preset does not exist, lacks the task's head, or does not fit the flags.
     """
     model_class = task.model_class()
     if model_class is None:
@@ -199,7 +200,7 @@ def load_fine_tuned(preset: str, task, parts: list) -> tuple[BertTask, Any]:
             raise InputError(
                 f"{checkpoint.source}: expected a fine-tuned {head} head, found {there}. Train it first: --do_train."
             )
-        # The outputs of an embedder without a dense layer are the encoder's.
+        # An embedder without a dense layer has the outputs of the encoder.
         kernel, config = checkpoint.tensors.get(f"{head}/kernel"), checkpoint.config
         num_outputs = config.hidden_dim if kernel is None else kernel.shape[-1]
         spec = task.foreign_spec(preset, checkpoint.labels, num_outputs, parts)

@@ -1,4 +1,4 @@
-"""The paper's search over learning rates, batch sizes and seeds, which keeps the best on dev or the validation rows.
+"""Searches over learning rates, batch sizes and seeds, as in the paper, and keeps the best on dev or validation rows.
 
 The paper (section 4.1) chooses the learning rate on the dev set, and restarts BERT-large from several seeds.
 
@@ -40,17 +40,17 @@ _SHORT_NAMES = {"learning_rate": "lr", "train_batch_size": "batch", "random_seed
 
 @keep_copies()
 def search(task: Task, inputs: Inputs) -> tuple[Inputs, list[tuple[str, list[str], list[list]]]]:
-    """Trains and evaluates every combination. The best one's model, metrics and history become those of the whole run.
+    """Trains and evaluates every combination. The output directory gets model, metrics and history of the best one.
 
     Args:
         task: task with several learning rates, batch sizes or restarts. Each run is kept in `sweep/`.
         inputs: data, including dev files or validation rows.
 
     Returns:
-        (inputs that name the best model, tables of all runs for the report).
+        The inputs, which name the best model, and tables of all runs for the report.
 
     Raises:
-        InputError: as `run_sweep`.
+        InputError: as in `run_sweep`.
     """
     settings = task.settings
 
@@ -67,7 +67,7 @@ def search(task: Task, inputs: Inputs) -> tuple[Inputs, list[tuple[str, list[str
 
     seeds = range(settings.random_seed, settings.random_seed + settings.num_restarts)
     grid = {**settings.grid, "random_seed": list(seeds)}
-    keras.utils.set_random_seed(settings.random_seed)  # A checkpoint may lack the pooler, which is random then.
+    keras.utils.set_random_seed(settings.random_seed)  # A checkpoint may lack the pooler, which is then random.
     with find_start(settings) as origin:
         backbone = BertBackbone.from_preset(origin.preset, load_weights=origin.load_weights)
         shared = identify(settings, backbone, origin.tokenizer(), weights_are_loaded=origin.load_weights)
@@ -105,15 +105,19 @@ def run_sweep(
         run_one: trains and evaluates: `run_one(settings, directory)`, where `settings` has a value for each name of
             `grid`. Returns the run's figures as JSON values. If it raises `InputError`, as for a diverged training, the
             error is recorded and the other runs go on.
-        metric: figure to choose by: the largest is the best, or of a loss the smallest. The first of equals wins. A run
-            without a finite value is never the best.
+        metric: figure to choose by: the largest is the best, or the smallest if the name ends in "loss". In a tie, the
+            first run wins. A run without a finite value is never the best.
         shared: values that all runs have in common. A finished run with other values is refused, since it belongs to
             another sweep.
 
     Returns:
-        The best run's "best" (its settings), "name", "directory" and "metrics"; "metric"; "runs", each with "name",
-        "settings", "score", "error", "metrics"; "combinations", each with "settings" without the seed, "runs",
-        "failed", "mean", "standard_deviation", "lowest", "highest", "spread".
+        A dict of
+
+        - "best", "name", "directory" and "metrics": settings, name, directory and figures of the best run;
+        - "metric";
+        - "runs", each with "name", "settings", "score", "error" and "metrics";
+        - "combinations", each with "settings" (without the seed), "runs", "failed", "mean", "standard_deviation",
+          "lowest", "highest" and "spread".
 
     Raises:
         InputError: the grid repeats a value, a directory holds another sweep's run, or no run has a finite score.
@@ -174,7 +178,7 @@ def _read_finished(directory: str, settings: dict, metric: str, shared: dict) ->
     recorded, metrics = record.get("settings"), record.get("metrics")
     if not isinstance(recorded, dict) or not isinstance(metrics, dict):
         raise InputError(f"{path}: expected an object with 'settings' and 'metrics'. Remove it, to do that run again.")
-    wanted = json.loads(json.dumps({**shared, **settings}))  # As the file has them: lists instead of tuples.
+    wanted = json.loads(json.dumps({**shared, **settings}))  # As in the file: lists instead of tuples.
     changed = sorted(name for name in {*wanted, *recorded} if wanted.get(name) != recorded.get(name))
     if changed:
         name = changed[0]

@@ -1,9 +1,9 @@
-"""The interface between a task and the session that trains, evaluates and applies it.
+"""Defines the interface between a task and the session that trains, evaluates and applies it.
 
-A task has three parts: `TaskData` reads its files, `TaskModel` names its model and encodes the rows for it, and
-`TaskScoring` scores and writes the answers. `tasks.fine_tuning.session` does the rest. A task is a value: results of a
-run are kept in the spec, in `Trained`, or in `Answers`. This module does not import TensorFlow, so that a wrong file is
-reported within a second.
+A task has three parts: `TaskData` reads the files, `TaskModel` names the model and encodes the rows for it, and
+`TaskScoring` scores and writes the answers. `tasks.fine_tuning.session` does the rest. A task is immutable: results of
+a run are kept in the spec, in `Trained`, or in `Answers`. This module does not import TensorFlow, so that a wrong file
+is reported within a second.
 """
 
 import abc
@@ -39,11 +39,11 @@ class Part:
 
     Attributes:
         split: "train", "dev" or "test"; "validation" for the rows held out of the training file; "unlabelled" for
-            those that a student learns by its teacher's answers alone.
-        rows: of the task's own type, with the attributes `path` and `lines` and a method `checksum()`, whose number
-            depends on the rows but not on their path. `lines` has an item for each row.
-        name: "" for the first file of a split. For any other, a prefix of its figures, such as "mismatched".
-        is_predicted: whether the answers to a dev file are also written, as those to a test file are.
+            rows that a student learns only by its teacher's answers.
+        rows: an object of the task's own type. It has the attributes `path` and `lines`, with an item for each row, and
+            a method `checksum()`, whose result depends on the rows but not on their path.
+        name: "" for the first file of a split. For any other file, the prefix of its figures, such as "mismatched".
+        is_predicted: whether the answers to a dev file are also written, like those to a test file.
     """
 
     split: str
@@ -69,9 +69,9 @@ class Encoded:
 
     Attributes:
         examples: the sequences.
-        lengths: tokens of each row before truncation, int, shape (N,), for the report.
+        lengths: number of tokens of each row before truncation, int, shape (N,), for the report.
         source: the task's own alignment of rows and tokens.
-        places: numbers of the tokens whose answers count, int, shape (P,); None: those of all T tokens do.
+        places: indices of the tokens whose answers count, int, shape (P,); None: all T tokens count.
     """
 
     examples: Examples
@@ -80,7 +80,7 @@ class Encoded:
     places: np.ndarray | None = None
 
     def compute_outputs(self, predictor: Predictor, batch_size: int, description: str) -> np.ndarray:
-        """Applies a model: float32, shape (N, ...), or if it answers for each token (P, C) or (T, C)."""
+        """Applies a model. Returns float32, shape (N, ...), or (P, C) or (T, C) if it answers for each token."""
         outputs = predictor.compute_outputs(self.examples, batch_size, description)
         return outputs if self.places is None else outputs[self.places]
 
@@ -92,7 +92,7 @@ class Trained(NamedTuple):
         model: keras.Model; None while it is being built.
         tokenizer: BertTokenizer.
         spec: the task's `Spec`.
-        encoder: what `TaskModel.prepare` added, such as a frozen encoder; None if the model takes token ids.
+        encoder: addition of `TaskModel.prepare`, such as a frozen encoder; None if the model takes token ids.
     """
 
     model: Any
@@ -136,9 +136,9 @@ class Evaluation:
         confusion, predictions, mistakes, tables, panels, notes: as in `tasks.report.page.Report`.
         examples: captioned texts of some rows, right or wrong, as in `Mistake`.
         chosen: values of the spec that the evaluation determined, such as a threshold. The trained model keeps them.
-        decoded: what the task read off the outputs, to be written by `write_predictions` without reading it again.
-        write: writes the answers to a file, if the task keeps those of an evaluation, and returns its path; called on
-            the chief alone.
+        decoded: the decoded outputs, so that `write_predictions` need not decode them again.
+        write: writes the answers of an evaluation to a file and returns its path; None if the task keeps none. Called
+            only on the chief.
     """
 
     figures: dict[str, float]
@@ -163,7 +163,7 @@ class TaskData(abc.ABC):
     Attributes:
         settings: settings of the run.
         Settings: dataclass of the command's settings.
-        Spec: dataclass of what `task.json` holds.
+        Spec: dataclass of the content of `task.json`.
         unit: name of the rows in messages and notes.
         long_examples: treatment of examples that are too long, for the report.
         least_words: rows with fewer words are reported before training.
@@ -188,7 +188,7 @@ class TaskData(abc.ABC):
         """Returns the settings of columns that no flag names, by name, and all columns of the first file to read.
 
         Raises:
-            InputError: no column, or several, may be meant; the message names them and the flag.
+            InputError: no column or several columns may be meant; the message names them and the flag.
         """
         return {}, ()
 
@@ -197,7 +197,7 @@ class TaskData(abc.ABC):
         """Derives the spec of a new model from the settings and the training rows.
 
         Raises:
-            InputError: the rows cannot be learned from, as with a single class.
+            InputError: the rows cannot be learned from, for example because there is a single class.
         """
 
     def adjust_spec(self, spec: Any) -> Any:
@@ -205,12 +205,12 @@ class TaskData(abc.ABC):
         return spec
 
     def foreign_spec(self, source: str, labels: list[str] | None, num_outputs: int, parts: list[Part]) -> Any:
-        """Makes the spec of a checkpoint that was fine-tuned elsewhere, by default as that of a new model.
+        """Makes the spec of a checkpoint that was fine-tuned elsewhere, by default like that of a new model.
 
         Args:
             source: name of the checkpoint, for messages.
-            labels: its class names, or None.
-            num_outputs: units of its head.
+            labels: class names in the checkpoint, or None.
+            num_outputs: number of units of the checkpoint's head.
             parts: files of this call.
         """
         return self.make_spec(parts[0].rows)
@@ -229,20 +229,20 @@ class TaskData(abc.ABC):
         A group is held out of the training rows as a whole.
 
         Raises:
-            InputError: rows like these cannot be evaluated.
+            InputError: rows of this kind cannot be evaluated.
         """
         return range(len(rows.lines))
 
     def strata(self, rows: Any) -> Sequence[Hashable] | None:
-        """Returns the stratum of each row, such as its label: equal shares of each are held out; None: no strata."""
+        """Returns the stratum of each row, such as its label, or None. An equal share of every stratum is held out."""
         return None
 
     def content(self, rows: Any) -> Content | None:
-        """Returns what is compared of the rows before training; None if they are not checked."""
+        """Returns the content of the rows for the data check; None if they are not checked."""
         return None
 
     def take_rows(self, rows: Any, kept: np.ndarray) -> Any:
-        """Returns the rows of a file, a named tuple whose lists are its columns, where `kept`, bool (N,), is true."""
+        """Returns the rows where `kept`, bool (N,), is true. `rows` is a named tuple whose lists are columns."""
         columns = {name: column for name, column in rows._asdict().items() if isinstance(column, list)}
         return rows._replace(**{name: list(itertools.compress(column, kept)) for name, column in columns.items()})
 
@@ -276,11 +276,11 @@ class TaskModel(abc.ABC):
         return "off"
 
     def balance(self, examples: Examples, spec: Any) -> Examples:
-        """Adds to the training examples weights, or how often to draw each, if the settings ask for them."""
+        """Adds weights to the training examples, or how often to draw each, if the settings ask for it."""
         return examples
 
     def teach(self, examples: Examples, unlabelled: list[Examples], spec: Any) -> Examples:
-        """Adds to the training examples those without labels, and a teacher's answers to all of them."""
+        """Adds unlabelled examples to the training examples, and a teacher's answers to all of them."""
         return examples
 
     @abc.abstractmethod
@@ -292,9 +292,9 @@ class TaskModel(abc.ABC):
         """Turns a file into token ids, and labels if it has them, showing a progress bar."""
 
     def prepare(self, origin, trained: Trained) -> Trained:
-        """Adds what `encode` needs, if that is more than the tokenizer; `origin` is a `tasks.fine_tuning.start.Start`.
+        """Adds an encoder if `encode` needs more than the tokenizer. Called before the model is built.
 
-        Called before the model is built.
+        `origin` is a `tasks.fine_tuning.start.Start`.
         """
         return trained
 
@@ -306,7 +306,7 @@ class TaskModel(abc.ABC):
         return self.to_answer(model, trained.spec)
 
     def to_answer(self, model, spec):
-        """Returns the model that is trained and answers, from an instance of `model_class`."""
+        """Converts an instance of `model_class` to the model that is trained and that answers."""
         return model
 
     def model_to_save(self, trained: Trained):
@@ -314,7 +314,7 @@ class TaskModel(abc.ABC):
         return trained.model
 
     def load(self, directory: str, spec: Any) -> Trained:
-        """Loads the model that answers from a directory with the model of `model_to_save`."""
+        """Loads the model that answers from a directory in which `model_to_save` was saved."""
         model, tokenizer, _ = load_model(directory, self.name, self.command)
         return Trained(self.to_answer(model, spec), tokenizer, spec)
 
@@ -324,10 +324,10 @@ class TaskScoring(abc.ABC):
 
     Attributes:
         settings: settings of the run.
-        title: the task's name for readers; None: made of its `name`.
-        metric: figure that chooses the best of several models; see `metric_of`.
+        title: the task's name for readers; None: derived from `name`.
+        metric: figure by which the best of several models is chosen; see `metric_of`.
         stopping_metric: figure of `checkpoint_figures` that early stopping watches; None for that of `metric_of`. Lower
-            is better for a loss.
+            is better if the name ends in "loss".
         changes_answers: fields of the spec that training does not depend on.
         decimals: decimals of printed figures.
         printed: figures to print after an evaluation, besides those with intervals.
@@ -343,11 +343,11 @@ class TaskScoring(abc.ABC):
     printed: ClassVar[tuple[str, ...]] = ("loss",)
 
     def title_of(self, spec: Spec) -> str:
-        """Returns what a model does, for the heading of its report."""
+        """Returns a title of the model's task, for the heading of its report."""
         return self.title or self.name.replace("_", " ").capitalize()
 
     def metric_of(self, part: Part) -> str:
-        """Returns the figure of a file that chooses the best of several models."""
+        """Returns the name of the figure on a file by which the best of several models is chosen."""
         return self.metric
 
     @abc.abstractmethod
@@ -364,12 +364,12 @@ class TaskScoring(abc.ABC):
         return self.evaluate(answers, {}).figures
 
     def choose(self, answers: Answers) -> dict[str, Any]:
-        """Returns the values of the spec that the answers to validation rows determine; the model keeps them."""
+        """Returns the values of the spec to choose by the answers to validation rows. The model keeps them."""
         return {}
 
     @abc.abstractmethod
     def write_predictions(self, answers: Answers, output_dir: str) -> tuple[list[str], dict[str, Any]]:
-        """Writes the answers to a file of the split "test".
+        """Writes the model's answers to a test file.
 
         Returns:
             Paths of the written files, and details for `metrics.json`, whose names begin with `test_`.

@@ -1,4 +1,4 @@
-"""Tasks that answer for each word of a CoNLL file, at the word's first sub-token (paper, section 5.3).
+"""Base of the tasks that answer for each word of a CoNLL file, at its first sub-token (section 5.3 of the paper).
 
 Shapes: N words of a file, T tokens of all windows, C outputs.
 """
@@ -88,10 +88,10 @@ class WordTask(task.Task):
 
     unit = "sentences"
     long_examples = "read in several windows"
-    least_words = 0  # A sentence of one word, as in a table of results, is nothing odd.
+    least_words = 0  # A sentence of one word is normal, as in a table of results.
 
     def number(self, tags: list[str], spec: WordSpec) -> np.ndarray:
-        """Returns the labels that the objective takes, shape (N,). Negative integers and NaN have weight 0."""
+        """Returns the labels for the objective, shape (N,). Negative integers and NaN get weight 0."""
         raise NotImplementedError
 
     def read(self, split, bad_rows):
@@ -147,10 +147,10 @@ class WordTask(task.Task):
 
 
 def leave_out_faulty(documents: Documents, find_fault: Callable[[str], str | None], bad_rows: BadRows) -> Documents:
-    """Reports and leaves out the sentences with a tag that `find_fault` returns a reason against.
+    """Reports and leaves out the sentences with a bad tag, for which `find_fault` returns the reason.
 
     Raises:
-        InputError: there are some, and `bad_rows` refuses them.
+        InputError: `bad_rows` refuses them, or no sentence is left.
     """
     faults = []
     for tags, lines in zip(documents.split(documents.tags), documents.split(documents.lines), strict=True):

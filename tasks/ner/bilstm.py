@@ -1,4 +1,4 @@
-"""The tagger of the paper's section 5.3: a BiLSTM of two layers and a linear layer on frozen hidden states of words.
+"""Builds the tagger of the paper's section 5.3: two BiLSTM layers and a linear layer on frozen hidden states of words.
 
 Shapes: B batch, S sequence in tokens, W sentence in words, H hidden size, K chosen layers, C tags.
 """
@@ -28,11 +28,11 @@ def build_tagger(
         num_layers: K, the number of layers whose states are concatenated in the input.
         hidden_dim: H, the width of each layer's states.
         num_tags: C.
-        combine: "concatenate" to read all K * H numbers; "sum"; "mean"; or "weighted_sum", with learned
-            weights gamma * sum_k softmax(w)_k h_k (Peters et al. 2018, equation 1), which start equal.
+        combine: "concatenate" to read all K * H numbers; "sum"; "mean"; or "weighted_sum", which is
+            gamma * sum_k softmax(w)_k h_k with learned gamma and w (Peters et al. 2018, equation 1), equal at first.
         lstm_units: width of each direction (the paper: 768).
         lstm_layers: number of stacked BiLSTMs (the paper: 2).
-        lstm_dropout: dropout on the input and on each BiLSTM's output; the paper gives none.
+        lstm_dropout: dropout on the input and on each BiLSTM's output. The paper does not give a rate.
 
     Returns:
         A functional model from `features` float32 (B, W, K * H) and `padding_mask` int32 (B, W) to logits (B, W, C).
@@ -49,7 +49,7 @@ def build_tagger(
         lstm = keras.layers.LSTM(lstm_units, return_sequences=True, name=f"lstm_{index}")
         states = keras.layers.Bidirectional(lstm, name=f"bilstm_{index}")(states, mask=mask)
         states = keras.layers.Dropout(lstm_dropout, name=f"lstm_dropout_{index}")(states)
-    # Keras's Glorot initializer: with BERT's 0.02 the first epochs learn nothing, since BiLSTM outputs are small.
+    # With Keras's Glorot initializer. With BERT's 0.02 the first epochs learn nothing, since BiLSTM outputs are small.
     logits = keras.layers.Dense(num_tags, dtype="float32", name="token_classification")(states)
     return keras.Model({"features": features, "padding_mask": padding_mask}, logits, name=TAGGER)
 

@@ -1,4 +1,4 @@
-"""Table 7 of the paper: named-entity recognition by a BiLSTM on frozen features (section 5.3).
+"""Named-entity recognition by a BiLSTM on frozen features (the paper, section 5.3 and Table 7).
 
 Shapes: N words of a file.
 """
@@ -21,7 +21,7 @@ class FrozenSpec(Spec):
     Attributes:
         sequence_length: maximum tokens of a window, including special tokens.
         labels: name of each class.
-        layers: numbers of the layers, as `tasks.features.settings.resolve_layers` returns them.
+        layers: indices of the layers, as `tasks.features.settings.resolve_layers` returns them.
         combine: as in `tasks.ner.bilstm.build_tagger`.
         document_context: whether windows span whole documents rather than single sentences.
     """
@@ -37,7 +37,7 @@ class FrozenEncoder(NamedTuple):
 
     Attributes:
         extractor: `tasks.features.model.FeatureExtractor` with "concatenate".
-        backbone: the BertBackbone whose layers it has; None where the tagger was loaded.
+        backbone: the BertBackbone whose layers the extractor has; None if the tagger was loaded.
     """
 
     extractor: Any
@@ -48,7 +48,7 @@ class FrozenNer(Ner):
     """Tags words by a BiLSTM on features that the frozen encoder computes once.
 
     Args:
-        features_directory: directory that keeps the features.
+        features_directory: directory to store the features in.
     """
 
     features_directory: str

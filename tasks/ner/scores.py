@@ -1,4 +1,4 @@
-"""Scores of tagged entities, computed on the host from the logits of all words, and what the report shows of them.
+"""Scores tagged entities on the host, from the logits of all words, and makes their part of the report.
 
 Shapes: N words, S sentences, C labels, E entity types.
 """
@@ -12,7 +12,7 @@ from tasks.text import tags as tag_schemes
 from tasks.text.conll import Documents, write_conll
 
 NO_ENTITY = "(none)"
-NO_TYPE = "entity"  # Shown for tags without a type ("B", "I").
+NO_TYPE = "entity"  # Name to show for tags without a type ("B", "I").
 MAIN = ("f1", "precision", "recall")
 
 Tags = list[list[str]]
@@ -24,7 +24,7 @@ def count_all(tags: Tags) -> int:
 
 
 def write_tags(path: str, documents: Documents, predicted: Tags) -> str:
-    """Writes the columns token, the file's own tag in IOB2 (if it has tags), and predicted tag; returns the path."""
+    """Writes the columns token, the file's tag in IOB2 (if it has tags), and predicted tag; returns the path."""
     write_conll(path, documents, [tag for tags in predicted for tag in tags])
     return path
 
@@ -32,7 +32,7 @@ def write_tags(path: str, documents: Documents, predicted: Tags) -> str:
 def predict_tags(logits: np.ndarray, labels: Sequence[str], documents: Documents) -> Tags:
     """Returns the most probable tags as valid IOB2, with the entities that conlleval reads.
 
-    An I- that continues no entity becomes a B-, so that every reader of the tags finds the same entities.
+    An I- that does not continue an entity becomes a B-, so that every reader of the tags finds the same entities.
 
     Args:
         logits: float, shape (N, C).
@@ -84,7 +84,7 @@ def confusion(gold: Tags, predicted: Tags) -> tuple[list[str], np.ndarray]:
     `NO_ENTITY`.
 
     Returns:
-        (names: the sorted types, then `NO_ENTITY`; counts: int64, shape (E + 1, E + 1)).
+        The names, which are the sorted types and `NO_ENTITY`; and the counts, int64, shape (E + 1, E + 1).
     """
     pairs = []
     for tags in zip(gold, predicted, strict=True):
@@ -111,12 +111,12 @@ def mark_entities(tokens: Sequence[str], tags: Sequence[str]) -> str:
 
 
 def show_sentences(documents: Documents, predicted: Tags, losses: np.ndarray) -> dict:
-    """Returns the `shown_rows`: sentences; the worst have a wrong entity, and the largest sums of their words' losses.
+    """Returns the `shown_rows`: sentences, of which the worst have a wrong entity and the largest sum of losses.
 
     Args:
-        documents: with gold tags, as IOB2.
+        documents: words with gold tags, in IOB2.
         predicted: S tag lists of `predict_tags`.
-        losses: float, shape (N,).
+        losses: loss of each word, float, shape (N,).
     """
     gold, sentences = documents.split(documents.tags), documents.split(documents.tokens)
     sums = np.add.reduceat(losses, documents.sentence_splits[:-1])

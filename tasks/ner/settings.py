@@ -9,10 +9,10 @@ from tasks.settings import changeable, replaced, setting
 from tasks.text.tags import SCHEMES
 
 ENCODERS = ("trained", "frozen")
-# A BiLSTM starts from random weights, which need a higher rate, more epochs, and Adam's bias correction, also with
+# A BiLSTM starts from random weights. It needs a higher rate, more epochs, and Adam's bias correction, also with
 # --bert_config_file.
 FROZEN_DEFAULTS = {"learning_rate": 1e-3, "optimizer": "adamw", "num_train_epochs": 10.0}
-# The settings that mean nothing with the other value of `encoder`.
+# The settings of each value of `encoder`, which have no meaning with the other value.
 OWN = {
     "trained": ("doc_stride", "layer_decay", "lora_rank", "num_frozen_layers", "reinit_layers"),
     "frozen": ("layers", "combine", "lstm_units", "lstm_layers", "lstm_dropout"),
@@ -23,7 +23,7 @@ class NerSettings(WordSettings, RareLabelSettings):
     """Settings of `bert-ner`, which are its flags.
 
     Raises:
-        InputError: a value is out of its bounds, or does not go with the encoder.
+        InputError: a value is out of its bounds, or a setting does not apply to the encoder.
     """
 
     tag_scheme: str = changeable(

@@ -1,4 +1,4 @@
-"""Tagging of named entities or other spans: a linear layer on each word's first sub-token (paper, section 5.3)."""
+"""Tagging of named entities or other spans: a linear layer on each word's first sub-token (the paper, section 5.3)."""
 
 import functools
 import os
@@ -149,7 +149,7 @@ def entity_types(tags: Sequence[str]) -> list[str]:
 
 
 def class_names(labels: Sequence[str]) -> list[str]:
-    """Returns the class of each label that weights are given for: the type of the entity, or "O"."""
+    """Returns the name of each label in a file of class weights: the type of the entity, or "O"."""
     return [label if label == tag_schemes.OUTSIDE else tag_schemes.split_tag(label)[1] for label in labels]
 
 
@@ -163,7 +163,7 @@ def check_labels(labels: list[str] | None, source: str) -> list[str]:
     if not labels:
         raise InputError(f"{source}: the checkpoint does not name its labels (id2label). {expected}.")
     for label in labels:
-        # Any tag is a valid sentence by itself in one of the two schemes.
+        # A tag alone is a valid sentence in one of the two schemes.
         if all(tag_schemes.find_fault([label], scheme) for scheme in ("iob1", "iob2")):
             raise InputError(f"{source}: the label {label!r} is no tag. {expected}.")
     return labels
@@ -173,7 +173,7 @@ def leave_out_unknown(documents: Documents, labels: Sequence[str], bad_rows: Bad
     """Reports and leaves out the sentences with entities of unknown types.
 
     Raises:
-        InputError: there are some, and `bad_rows` refuses them.
+        InputError: `bad_rows` refuses them, or no sentence is left.
     """
     known = entity_types(labels)
 

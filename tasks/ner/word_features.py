@@ -17,12 +17,12 @@ from tasks.fine_tuning.word_task import make_examples
 from tasks.text.word_windows import Windows
 
 
-@keep_copies()  # On POSIX a file that is mapped may be removed.
+@keep_copies()  # The copy of a remote file may be removed while it is mapped, on POSIX.
 def load_features(directory: str, windows: Windows, extractor: keras.Model, batch_size: int) -> np.ndarray:
-    """Maps the features of a file's words from disk; computes them first unless they are there.
+    """Maps the features of a file's words from disk, and computes them first if necessary.
 
     Args:
-        directory: directory of the features, written atomically. The file is named by what it depends on.
+        directory: directory of the features, written atomically. The name of the file is a hash of encoder and windows.
         windows: the file's windows.
         extractor: `FeatureExtractor` with "concatenate".
         batch_size: windows per batch.

@@ -1,4 +1,4 @@
-"""Regression on each word's first sub-token: a number for each word, such as readability, stress or reading time.
+"""Regression on each word's first sub-token: predicts a number per word, such as readability, stress or reading time.
 
 Shapes: N words of a file.
 """
@@ -15,7 +15,7 @@ from tasks.settings import changeable
 from tasks.text.conll import Documents, write_conll
 from tasks.text.rows import NUMBER_CURE, parse_number
 
-NO_SCORE = "_"  # CoNLL-U's empty field. Such a word, say punctuation, is neither learned nor scored.
+NO_SCORE = "_"  # CoNLL-U's empty field. Such a word, for example punctuation, is neither learned nor scored.
 
 
 class ScoreWordsSettings(WordSettings):
@@ -96,10 +96,10 @@ def numbers_of(tags: list[str]) -> np.ndarray:
 
 
 def check_numbers(documents: Documents, bad_rows) -> Documents:
-    """Reports and leaves out the sentences with a word whose column has no number.
+    """Reports and leaves out the sentences with a word whose tag is neither a number nor `NO_SCORE`.
 
     Raises:
-        InputError: there are some, and `bad_rows` refuses them.
+        InputError: `bad_rows` refuses them, or no sentence is left.
     """
 
     def find_fault(text: str) -> str | None:
@@ -111,7 +111,7 @@ def check_numbers(documents: Documents, bad_rows) -> Documents:
 
 
 def show_words(documents: Documents, scores: np.ndarray, predicted: np.ndarray) -> dict:
-    """Returns the `shown_rows`: words, each with its sentence; the worst have the largest errors.
+    """Returns the `shown_rows`: words, each with its sentence. The worst have the largest errors.
 
     Args:
         documents: N words.

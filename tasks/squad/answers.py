@@ -1,6 +1,6 @@
-"""Answers from the logits of a question's windows: n-best lists, null scores and final texts.
+"""Makes answers from the logits of a question's windows: n-best lists, null scores and final texts.
 
-As in google-research/bert (run_squad.py:741-924). This module does not import TensorFlow.
+Source: google-research/bert, run_squad.py:741-924. This module does not import TensorFlow.
 
 Shapes: T tokens of all windows.
 """
@@ -15,7 +15,7 @@ from tasks.squad.data import Question
 from tasks.squad.text import join_pieces, project, split_context
 from tasks.squad.windows import Windows
 
-_Null = tuple[float, float] | None  # Start and end logits of "no answer", if there may be none.
+_Null = tuple[float, float] | None  # Start and end logits of "no answer"; None if each question has an answer.
 _Candidate = tuple[int, int, float, float]
 
 
@@ -48,15 +48,15 @@ def best_answers(
 
     Each window contributes the pairs of its `n_best_size` highest starts and ends (google-research/bert counts padding
     among them). A start must have its maximum context in its window, but an end need not. The candidates of all windows
-    are sorted by the sum of their logits, and the first with each final text counts. Where sums are equal (to `TIE`),
-    the earlier place in the context comes first, and "no answer" last.
+    are sorted by the sum of their logits; of those with the same final text, the first is kept. If sums are equal (up
+    to `TIE`), the earlier place in the context comes first, and "no answer" last.
 
     With `version_2_with_negative`, [CLS] stands for "no answer". Its score is the lowest sum of its logits in any
     window. If it exceeds the best answer's score by more than `null_score_diff_threshold`, the prediction is "".
 
     Args:
         questions: N questions.
-        windows: their windows.
+        windows: windows of the questions.
         start_logits, end_logits: float, shape (T,).
         n_best_size: starts and ends to combine per window, and answers to list per question.
         max_answer_length: maximum tokens of an answer.
@@ -112,8 +112,8 @@ def _find_candidates(
     """Finds the possible spans in all windows of a question, and adds `null` if given.
 
     Returns:
-        (first token, last token, start logit, end logit) of each, best first. Tokens are numbered among all T; both are
-        -1 for "no answer".
+        `(first token, last token, start logit, end logit)` of each span, the best first. Tokens are indices into all T
+        tokens; both are -1 for "no answer".
     """
     spans = [np.empty((2, 0), np.int64)]
     for first, limit in zip(row_splits[:-1].tolist(), row_splits[1:].tolist(), strict=True):

@@ -1,4 +1,4 @@
-"""Questions, contexts and answers, in the JSON of SQuAD 1.1 and 2.0 or in a table.
+"""Reads questions, contexts and answers from the JSON of SQuAD 1.1 and 2.0, or from a table.
 
 This module does not import TensorFlow.
 """
@@ -29,8 +29,8 @@ class Question(NamedTuple):
         id: str, unique in the file.
         question: str.
         context: str, shared by the questions of a paragraph.
-        answers: (text, offset in the context in characters) of each known answer, with -1 for an unknown offset; empty
-            if the question has no answer, or none is known.
+        answers: `(text, offset in the context in characters)` of each known answer, with -1 for an unknown offset;
+            empty if the question has no answer, or no answer is known.
         is_impossible: whether the file marks the question as not answered by the context (SQuAD 2.0).
         where: location for messages: "dev-v2.0.json: question '56be'".
     """
@@ -60,17 +60,17 @@ def read_squad(path: str, *, with_answers: bool, version_2_with_negative: bool, 
     """Reads a file of SQuAD 1.1 or 2.0, or a table.
 
     A table has the columns (in JSON Lines: keys) `question`, `context` and, unless it is only to be answered, `answer`,
-    which is empty if the context does not hold it. `answer_start`, the character of the context where the answer
-    starts, is by default that of the first place where it stands as words, else of the first place. `id` is by default
-    the line. JSON Lines and Parquet may have `answers` instead, as SQuAD's JSON and Hugging Face's data sets do.
+    which is empty if the context does not contain an answer. `answer_start` is the offset of the answer in the context,
+    in characters; by default, it is the first occurrence as whole words, else the first one. `id` is by default the
+    line. JSON Lines and Parquet may have `answers` instead, as SQuAD's JSON and Hugging Face's data sets do.
 
     Args:
         path: the file, JSON or one that `open_rows` reads.
-        with_answers: True for training: each question needs an answer that occurs at its place in the context, or the
-            mark that it is impossible, and is a bad row otherwise (google-research/bert skips it: run_squad.py:280).
-            False for prediction: answers may be missing or wrong, since only the score needs them.
+        with_answers: True for training: a question is a bad row unless it has an answer that occurs at its place in the
+            context, or is marked as impossible (google-research/bert skips such questions: run_squad.py:280). False for
+            prediction: answers may be missing or wrong, since only the score needs them.
         version_2_with_negative: whether a question may have no answer. False ignores `is_impossible`.
-        bad_rows: collects what cannot be used.
+        bad_rows: collects the questions that cannot be used.
 
     Returns:
         The questions, in the file's order.
@@ -129,7 +129,7 @@ def first_answer(question: Question) -> tuple[str, int, int] | None:
 
 
 def _table_questions(path: str, with_answers: bool, bad_rows: BadRows) -> Iterator[tuple[str, dict, str]]:
-    """Yields (line, what SQuAD's JSON would hold of a question, context)."""
+    """Yields the line, the question as in SQuAD's JSON, and the context."""
     file = open_rows(path)
     file.require(["question", "context", *["answer"] * with_answers], _CURE)
     for line, row in file.rows:

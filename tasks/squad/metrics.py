@@ -1,4 +1,4 @@
-"""Scores of answers by the official scripts of tf-models-official: exact match and F1 of words; and their report.
+"""Scores answers by the official scripts of tf-models-official, exact match and F1 of words, and reports them.
 
 Shapes: N questions, W windows, T tokens of all windows.
 """
@@ -32,7 +32,7 @@ class Scores(NamedTuple):
 
     Attributes:
         exact: 1 if the answer equals a known one, apart from articles, punctuation and case.
-        f1: F1 of the words that the answer shares with a known one, the best of several.
+        f1: F1 of the words that the answer shares with a known one; the best if there are several.
     """
 
     exact: np.ndarray
@@ -67,7 +67,7 @@ def score_each(questions: Sequence[Question], predictions: Mapping[str, str], ve
 
 
 def _dataset(questions: Sequence[Question]) -> list[dict]:
-    """Returns what the script reads of SQuAD's JSON."""
+    """Returns the parts of SQuAD's JSON that the script reads."""
     asked = [{"id": question.id, "answers": [{"text": text} for text, _ in question.answers]} for question in questions]
     return [{"paragraphs": [{"qas": asked}]}]
 
@@ -124,7 +124,7 @@ def score_windows(logits: np.ndarray, examples: Examples) -> tuple[np.ndarray, n
         examples: windows with the labels `start_positions` and `end_positions`.
 
     Returns:
-        (losses, float64, shape (W,); whether both ends are right, bool, shape (W,)).
+        The losses, float64, shape (W,); and whether both ends are right, bool, shape (W,).
     """
     positions = np.stack([examples.labels[name] for name in POSITIONS], axis=1)
     losses, is_right = np.empty(len(positions)), np.empty(len(positions), bool)
@@ -169,7 +169,7 @@ def make_notes(figures: dict[str, float], searches_threshold: bool) -> list[str]
 def show_answers(
     questions: Sequence[Question], windows: Windows, losses: np.ndarray, answers: Answers, scores: Scores
 ) -> dict:
-    """Returns the `shown_rows`; the worst are the wrong answers whose windows have the highest mean loss.
+    """Returns the `shown_rows`. The worst are the wrong answers whose windows have the highest mean loss.
 
     Args:
         questions: N questions.

@@ -15,9 +15,9 @@ class SpanObjective(Objective):
 
         loss = -(log softmax(start_logits)[start] + log softmax(end_logits)[end]) / 2
 
-    See google-research/bert run_squad.py:646-659, and the paper, section 4.2. There every window is padded to
-    max_seq_length, and the softmax includes padding. Here a batch is padded to its longest window, and padding is
-    masked, since otherwise the loss of a window would depend on the rest of its batch. Without padding both are equal.
+    Source: section 4.2 of the paper, and google-research/bert, run_squad.py:646-659. There, every window is padded to
+    max_seq_length, and the softmax includes padding. Here, a batch is padded to its longest window, and padding is
+    masked, since otherwise the loss of a window would depend on the rest of its batch. Without padding, both are equal.
 
     Labels, int32 [B]: `start_positions` and `end_positions` within the window (0, the position of [CLS], if it does not
     contain the answer), and its number of tokens as `lengths`. Outputs: float32 logits [B, S, 2].

@@ -1,4 +1,4 @@
-"""Question answering by a span of a given context: SQuAD 1.1 and 2.0 (paper, sections 4.2 and 4.3).
+"""Question answering by a span of a given context: SQuAD 1.1 and 2.0 (sections 4.2 and 4.3 of the paper).
 
 Shapes: W windows, T tokens of all windows.
 """
@@ -24,7 +24,7 @@ _FILES = "SQuAD's JSON, 1.1 or 2.0, or a table (.csv, .tsv, .xlsx, .jsonl, .parq
 
 
 class SquadSpec(task.Spec):
-    """Spec of a trained question answerer.
+    """Spec of a trained model for question answering.
 
     Attributes:
         sequence_length: maximum tokens of a window: question, part of the context, special tokens.
@@ -102,11 +102,11 @@ class SquadSettings(FineTuningSettings):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.do_eval:  # A training file alone sets it, so that no rule of its own can ask.
+        if self.do_eval:  # `--train_file` alone may set it, so that the setting's own `needs` cannot check it.
             require_extra("squad", "--do_eval")
 
     def override(self, spec: SquadSpec) -> SquadSpec:
-        """Returns a spec with the values that these settings give, and its own otherwise.
+        """Returns a spec in which the values that these settings give replace its own.
 
         Raises:
             InputError: the windows leave no room for the context beside the longest question.
@@ -245,7 +245,7 @@ class Squad(task.Task):
         )
 
     def write_predictions(self, answers, output_dir):
-        """Writes google-research/bert's files, of which `null_odds.json` only if a question may have no answer."""
+        """Writes google-research/bert's files; `null_odds.json` only if a question may have no answer."""
         final = apply_threshold(answers.decoded or _best_answers(answers), getattr(answers.trained.spec, THRESHOLD))
         files = {
             "predictions.json": final.predictions,

@@ -1,6 +1,6 @@
-"""Words of a context, the words of an answer, and the original text of WordPieces.
+"""Finds the words of a context, the words of an answer, and the original text of WordPieces.
 
-As in google-research/bert (run_squad.py). This module does not import TensorFlow.
+Source: google-research/bert, run_squad.py. This module does not import TensorFlow.
 """
 
 import bisect
@@ -78,8 +78,8 @@ def project(predicted: str, original: str, lowercase: bool) -> str:
     """Finds the part of the original text that corresponds to a normalized text (run_squad.py:927-1020).
 
     Normalizes the original as the model's tokenizer does, and looks for the predicted text in it. If the original and
-    its normalized form have equally many characters other than spaces, these are aligned one to one. If not, or if the
-    text is not found, the whole original is the answer.
+    its normalized form have the same number of characters other than spaces, these are aligned one to one. If not, or
+    if the text is not found, the whole original is the answer.
 
     Args:
         predicted: joined pieces of the answer.

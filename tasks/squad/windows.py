@@ -1,4 +1,4 @@
-"""Windows of a question and a part of its context, as in google-research/bert (run_squad.py:309-474).
+"""Cuts questions with their contexts into windows, as in google-research/bert (run_squad.py:309-474).
 
 This module does not import TensorFlow. Shapes: Q questions, W windows, T tokens of all windows, C tokens of one
 context.
@@ -57,9 +57,9 @@ def make_windows(
 ) -> Windows:
     """Tokenizes questions and contexts, and cuts them into windows, showing a progress bar.
 
-    The labels come from the first answer that occurs at its place in the context.
-    Windows start `doc_stride` tokens apart, until one reaches the end of the context. A context without any token, such
-    as one of control characters only, has no window.
+    The labels come from the first answer that occurs at its place in the context. Windows start `doc_stride` tokens
+    apart, until one reaches the end of the context. A context without any token, such as one of control characters
+    only, has no window.
 
     Args:
         questions: as `tasks.squad.data.read_squad` returns them.
@@ -119,7 +119,7 @@ def _tokenize(tokenizer: PythonBertTokenizer, text: str) -> tuple[np.ndarray, np
 def _find_tokens(
     ids: np.ndarray, words: np.ndarray, question: Question, tokenizer: PythonBertTokenizer
 ) -> tuple[int, int] | None:
-    """Returns the first and last token of the answer in the context, or None without an answer or a token of it.
+    """Returns the first and last token of the answer in the context; None without an answer, or without tokens in it.
 
     The tokens of whole words are shrunk to those of the answer, if these occur in them (run_squad.py:476-510): the
     answer "1895" is a token of its own in the word "(1895-1943)". The leftmost occurrence counts.

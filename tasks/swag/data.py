@@ -1,4 +1,4 @@
-"""Tables of questions with several choices.
+"""Reads tables of questions with several choices.
 
 This module does not import TensorFlow, so that a wrong file is reported within a second. Shapes: N rows of a table, K
 choices per row.
@@ -25,11 +25,11 @@ class Columns:
     """Columns (in JSON Lines: keys) of a table; the defaults are SWAG's.
 
     Attributes:
-        context: the first text.
-        start: the start that all choices of a row share, or None if there is none.
-        choices: K columns; or, in JSON Lines, the one key of a list of K texts; or None for `ending0`, `ending1`, ...,
-            as many as there are, or the list `endings`.
-        label: number of the right choice, counted from 0.
+        context: column of the first text.
+        start: column of the start that all choices of a row share; None if there is none.
+        choices: K columns; or a single one that holds a list of K texts, in JSON Lines and Parquet; or None for
+            `ending0`, `ending1`, ..., as many as there are, or the list `endings`.
+        label: column of the number of the right choice, counted from 0.
     """
 
     context: str = "sent1"
@@ -47,7 +47,7 @@ class Table(NamedTuple):
         numbers: N row numbers, counted from 0 over all rows of the file, including unusable ones.
         contexts: N texts.
         choices: N lists of K texts, including the shared start.
-        labels: N numbers of the right choice, or None for a file without labels.
+        labels: number of the right choice of each row, counted from 0, or None for a file without labels.
     """
 
     path: str
@@ -69,8 +69,8 @@ class Table(NamedTuple):
 def read_table(path: str, columns: Columns, bad_rows: BadRows, with_labels: bool = True) -> Table:
     """Reads a table.
 
-    A row is bad if it is malformed, lacks a column, has an empty context or choice, a label that is not the number of a
-    choice, or another number of choices than the first good row.
+    A row is bad if it is malformed, lacks a column, has an empty context or choice, has a label that is not the number
+    of a choice, or differs from the first good row in the number of choices.
 
     Args:
         path: the file, as `open_rows` reads it.
@@ -79,7 +79,8 @@ def read_table(path: str, columns: Columns, bad_rows: BadRows, with_labels: bool
         with_labels: whether to read the label column.
 
     Raises:
-        InputError: a CSV file lacks a column, no row is usable, the file is not UTF-8, or `bad_rows` refuses it.
+        InputError: a CSV or Excel file lacks a column, no row is usable, the file cannot be read, or `bad_rows` refuses
+            it.
     """
     file, first = open_rows(path), None
     _check_header(file, columns, with_labels)

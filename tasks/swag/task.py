@@ -1,4 +1,4 @@
-"""Multiple choice: the one of K texts that goes with a given text (paper, section 4.4).
+"""Multiple choice: which of K texts goes with a given text? (Section 4.4 of the paper.)
 
 Shapes: N rows of a table, K choices.
 """
@@ -71,7 +71,7 @@ class Swag(task.Task):
         return [task.Part(split, data.read_table(path, self.settings.columns, bad_rows, split != "test"))]
 
     def make_spec(self, train):
-        # Also of a foreign checkpoint: one vector scores every choice, so it does not tell their number.
+        # Also for a checkpoint from elsewhere: one vector scores every choice, so it does not tell their number.
         return SwagSpec(sequence_length=self.settings.max_seq_length, num_choices=train.num_choices)
 
     def match(self, part, spec, bad_rows):
@@ -165,7 +165,7 @@ class Swag(task.Task):
 
 
 def show_answers(table: data.Table, logits: np.ndarray) -> dict:
-    """Returns the `shown_rows`; the worst are those whose right choice is least probable.
+    """Returns the `shown_rows`. The worst are the mistakes whose right choice is least probable.
 
     Args:
         table: N rows, with labels.

@@ -106,7 +106,7 @@ def test_rows_that_were_chosen_on_are_scored_by_a_choice_on_others():
     nothing = doubt.assess(logits, labels, doubt.Choice(threshold=doubt.NEVER), 0.99)
     assert nothing.details["coverage"] == 0.0 and "answered_precision" not in nothing.details
     assert nothing.notes == [
-        "The wanted precision of 0.99 cannot be reached on these rows: no confidence has it. No label is given."
+        "The wanted precision of 0.99 cannot be reached on these rows at any confidence. No label is given."
     ]
 
 
