@@ -1,4 +1,4 @@
-"""The proof of a conversion: weights compared bit by bit, outputs compared on a fixed batch.
+"""Proves a conversion: compares weights bit by bit, and outputs on a fixed batch.
 
 Shapes: B batch, S sequence, P masked positions, H hidden, V vocabulary.
 """
@@ -36,10 +36,10 @@ class Proof(NamedTuple):
         source, target: `"format: path"`.
         num_weights: number of weights compared.
         changed: names of the weights that are not bit-identical after the conversion.
-        left_out: heads, or the pooler, that the target's format has no place for.
-        parameters: numbers in all weights.
+        left_out: heads, or the pooler, for which the target's format has no place.
+        parameters: number of parameters compared.
         differences: largest absolute difference of each output between source and target.
-        scales: largest absolute value of each output, to read the differences by.
+        scales: largest absolute value of each output, to judge the differences by.
         peers: largest differences from the outputs of another library, by library (`"transformers 5.0 on the target"`).
     """
 
@@ -82,8 +82,8 @@ def compute_outputs(checkpoint: Checkpoint, batch: dict[str, np.ndarray]) -> dic
         batch: as `fixed_batch` returns it.
 
     Returns:
-        float32 by output: `embeddings`, `layer 1`, ... of shape (real tokens, H); `pooled_output` (B, H), `masked_lm`
-        (B, P, V), `next_sentence` (B, 2) and the logits of the other heads, each if the checkpoint has it.
+        A dict of float32 arrays: `embeddings`, `layer 1`, ... of shape (real tokens, H); `pooled_output` (B, H),
+        `masked_lm` (B, P, V), `next_sentence` (B, 2) and the logits of other heads, if the checkpoint has them.
     """
     heads = [head for head in ("masked_lm", "next_sentence") if head in checkpoint.heads]
     if heads:
@@ -99,7 +99,7 @@ def compute_outputs(checkpoint: Checkpoint, batch: dict[str, np.ndarray]) -> dic
     if heads:
         predicted = model(batch, training=False)
         outputs |= {name: np.asarray(predicted[name]) for name in heads}
-    for head in checkpoint.heads:  # Those of fine-tuned models are linear.
+    for head in checkpoint.heads:  # The heads of fine-tuned models are linear.
         if f"{head}/kernel" in checkpoint.tensors and head not in ("next_sentence", "embedding"):
             kernel, bias = (checkpoint.tensors[f"{head}/{name}"].read() for name in ("kernel", "bias"))
             states = tokens if head in ("token_classification", "question_answering") else pooled
@@ -116,10 +116,10 @@ def compare(source: Checkpoint, target: Checkpoint, names: tuple[str, str], comp
     """Compares two open checkpoints, which should be the same model.
 
     Args:
-        source: what was converted.
-        target: what was written.
+        source: the converted checkpoint.
+        target: the written checkpoint.
         names: `source` and `target` of the proof.
-        compare_with_peers: run the formats' own libraries too, where they are installed.
+        compare_with_peers: whether to compare with the formats' own libraries, too, if they are installed.
     """
     batch = fixed_batch(source.config)
     expected, actual = compute_outputs(source, batch), compute_outputs(target, batch)
@@ -151,7 +151,7 @@ def compare(source: Checkpoint, target: Checkpoint, names: tuple[str, str], comp
 
 
 def _identical(a: np.ndarray, b: np.ndarray) -> bool:
-    """Returns whether the numbers are the same bit for bit, after widening to float32."""
+    """Returns whether two arrays are bit-identical after widening to float32."""
     return a.shape == b.shape and a.astype("float32").tobytes() == b.astype("float32").tobytes()
 
 
@@ -163,8 +163,8 @@ def check(proof: Proof, tolerance: float) -> None:
     """
     if proof.changed:
         raise InputError(
-            f"{proof.target}: {', '.join(proof.changed[:4])} did not come back as in {proof.source}. Nothing was "
-            "written. This is a fault of the conversion: please report it, with the source's configuration."
+            f"{proof.target}: after the conversion, {', '.join(proof.changed[:4])} differ from {proof.source}. Nothing "
+            "was written. This is a fault of the conversion: please report it, with the source's configuration."
         )
     for where, differences in {"the target": proof.differences, **proof.peers}.items():
         for name, difference in differences.items():
@@ -207,12 +207,12 @@ def find_peer(checkpoint: Checkpoint) -> tuple[str, Outputs] | None:
     """Finds the library that owns the checkpoint's format, if it is installed and can read the checkpoint.
 
     Returns:
-        Name and version of the library; and a function that reads the checkpoint's directory anew, and returns float32
+        Name and version of the library; and a function that reads the checkpoint's directory again, and returns float32
         arrays by output for a batch.
     """
     if checkpoint.format == "hugging_face" and os.path.isdir(checkpoint.source):
         has_library = all(importlib.util.find_spec(name) for name in ("torch", "transformers"))
-        # transformers 5 has no classes of TensorFlow's.
+        # transformers 5 has no TensorFlow classes.
         if has_library and TENSORFLOW_FILE not in os.path.basename(find_weights(checkpoint.source)):
             return f"transformers {importlib.metadata.version('transformers')}", _transformers_outputs
     if checkpoint.format == "keras_hub" and os.path.isdir(checkpoint.source):
@@ -220,7 +220,7 @@ def find_peer(checkpoint: Checkpoint) -> tuple[str, Outputs] | None:
     return None
 
 
-# The class of transformers that has a head, and the names of its logits there.
+# Head -> the class of transformers that has it, and the names of its logits there.
 _TRANSFORMERS_HEADS = {
     "masked_lm": ("AutoModelForPreTraining", "prediction_logits"),
     "next_sentence": ("AutoModelForPreTraining", "seq_relationship_logits"),
@@ -266,7 +266,7 @@ def _keras_hub_outputs(checkpoint: Checkpoint, batch: dict[str, np.ndarray]) -> 
 
 
 def encoder_outputs(backbone, embeddings: str, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Runs a Keras encoder eagerly: for one batch, tracing a graph would take longer.
+    """Runs a Keras encoder eagerly, since tracing a graph for one batch would take longer.
 
     Args:
         backbone: BertBackbone, ours or KerasHub's.
@@ -274,7 +274,7 @@ def encoder_outputs(backbone, embeddings: str, batch: dict[str, np.ndarray]) -> 
         batch: as `fixed_batch` returns it.
 
     Returns:
-        float32 by output: `embeddings`, `layer 1`, ... of shape (real tokens, H), and `pooled_output` (B, H).
+        A dict of float32 arrays: `embeddings`, `layer 1`, ... of shape (real tokens, H), and `pooled_output` (B, H).
     """
     layers = {"embeddings": embeddings}
     layers |= {f"layer {index + 1}": f"transformer_layer_{index}" for index in range(backbone.num_layers)}

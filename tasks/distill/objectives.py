@@ -1,4 +1,4 @@
-"""What a student learns: its task's own loss, and to answer as its teacher does.
+"""Loss of a student: the loss of its task, and that of imitating the teacher's answers.
 
 Shapes: B rows of a batch, S tokens of the longest one, C classes, K texts of a row, D embedding of the student.
 """
@@ -14,16 +14,15 @@ from tasks.squad.objective import SpanObjective
 class Distillation(Objective):
     """Weighted mean of the task's own loss and of the loss of imitating the teacher (Hinton et al., arXiv:1503.02531).
 
-    Labels, besides those of the task: `teacher`, the teacher's outputs; `taught`, float32 [B], or [B, S] where it
-    answers for tokens: 1 where the student is to imitate it. Where there are rows without labels, also `labelled`,
-    float32 [B]: 0 for these, and for the others the share of labelled rows in the data, so that all rows weigh the
-    same.
-    Outputs: those of the task.
+    Labels, besides those of the task: `teacher`, the teacher's outputs; and `taught`, float32 [B], or [B, S] if the
+    task answers for tokens: 1 where the student imitates the teacher. If there are rows without labels, also
+    `labelled`, float32 [B]: 0 for these, and for the others the share of labelled rows in the data, so that all rows
+    weigh the same. Outputs: those of the task.
 
     Args:
         own: the task's objective, with one loss.
-        label_weight: share of its loss in the total, from 0 to 1.
-        temperature: divides the logits of both before they are compared.
+        label_weight: share of the task's loss in the total, from 0 to 1.
+        temperature: divisor of the logits of student and teacher before they are compared.
     """
 
     def __init__(self, own: Objective, label_weight: float, temperature: float):
@@ -39,18 +38,18 @@ class Distillation(Objective):
     def sums(self, outputs, labels):
         [own] = self.own.sums(_labelled(labels, outputs), _labelled(labels, labels)).values()
         if "labelled" in labels:
-            own *= tf.maximum(tf.reduce_max(labels["labelled"]), 0.0)  # The maximum of no rows is no number.
+            own *= tf.maximum(tf.reduce_max(labels["labelled"]), 0.0)  # The maximum of an empty batch is -inf.
         losses = self._losses(outputs, labels["teacher"], labels["taught"], self.temperature)
         return {"labels": own, "teacher": tf.reduce_sum(losses * self._taught(labels))}
 
     def _taught(self, labels) -> tf.Tensor:
-        """Returns the weight of each loss of imitation; a span is one of a whole row."""
+        """Returns the weight of each imitation loss. For spans, there is one loss per row."""
         taught = labels["taught"]
         return tf.reduce_max(taught, 1) if isinstance(self.own, SpanObjective) else taught
 
 
 def _labelled(labels, values):
-    """Returns the rows with labels of nested values."""
+    """Returns nested values without the unlabelled rows."""
     if "labelled" not in labels:
         return values
     return tf.nest.map_structure(lambda rows: tf.boolean_mask(rows, labels["labelled"] > 0), values)
@@ -60,7 +59,7 @@ def _labelled(labels, values):
 
 
 def _of_classes(outputs, teacher, taught, temperature):
-    """Cross entropy with the teacher's probabilities; the temperature squared keeps the size of the gradients."""
+    """Cross entropy with the teacher's probabilities. The squared temperature keeps the size of the gradients."""
     shares = tf.nn.softmax(teacher / temperature)
     return temperature**2 * tf.nn.softmax_cross_entropy_with_logits(shares, outputs / temperature)
 
@@ -76,16 +75,16 @@ def _of_scores(outputs, teacher, taught, temperature):
 
 
 def _of_spans(outputs, teacher, taught, temperature):
-    """The mean over starts and ends, whose classes are the tokens: [B, S, 2] to [B]."""
+    """Mean of the cross entropies of start and end, whose classes are the tokens: [B, S, 2] to [B]."""
     padding = -1e9 * (1.0 - taught)[:, tf.newaxis]
     ends = [tf.transpose(logits, [0, 2, 1]) + padding for logits in (outputs, teacher)]  # [B, 2, S]
     return tf.reduce_mean(_of_classes(*ends, taught, temperature), -1)
 
 
 def _of_vectors(outputs, teacher, taught, temperature):
-    """Squared errors of the cosines with all texts of the batch, and of the vectors if both have as many components.
+    """Squared errors of the cosines with all texts of the batch and, if the sizes agree, of the unit vectors.
 
-    The student's embeddings [B, K, D], the teacher's of any size: [B, K, D'].
+    The student's embeddings have the shape [B, K, D], the teacher's [B, K, D'].
     """
     vectors, targets = (tf.math.l2_normalize(values, -1) for values in (outputs, teacher))
 

@@ -23,7 +23,7 @@ from tasks.squad.task import Squad
 from tasks.swag.task import Swag
 
 TASKS = {task.name: task for task in (Classify, Squad, Swag, Ner, ScoreWords, Embed)}
-# What a student takes over from its teacher's training: the data, and how it is read.
+# Settings that a student takes over from its teacher's training: the data, and how they are read.
 _SHARED = {"train_file", "max_seq_length", "bad_rows", "drop_leaks", "dev_share", "validation_share"}
 _OWN = {"few_labels", "find_wrong_labels", "precision", "num_negatives", "relative_margin", "reranker_dir"}
 _OF_DEV = {"dev_file", "predict_file", "dev_share"}
@@ -63,13 +63,13 @@ class StudentSettings(Settings):
 
     @classmethod
     def expand(cls, arguments: Sequence[str]) -> tuple[type[Settings], list[str]]:
-        """Returns the settings of the teacher's task with those of a student, and what the teacher's training shares.
+        """Returns a class with the settings of the teacher's task and of a student, and the flags to take over.
 
         Args:
             arguments: the command line.
 
         Raises:
-            InputError: the teacher is no model of a fine-tuning.
+            InputError: the teacher is not the model of a fine-tuning.
         """
         pairs = itertools.pairwise([*arguments, ""])
         named = {_name(word): word.partition("=")[2] if "=" in word else after for word, after in pairs}
@@ -80,7 +80,7 @@ class StudentSettings(Settings):
         settings_class = type(cls.__name__, (StudentSettings, task.Settings), {})
         stages = {name.removeprefix("no") for name in named} & {"do_train", "do_eval", "do_predict"}
         default = [] if stages else ["--do_train", "--do_eval"]
-        # Without an evaluation no row of the training file is held out for one.
+        # Without an evaluation, no row of the training file is held out.
         own = {*named, "dev_share"} if stages and "do_eval" not in named else {*named}
         return settings_class, [*default, *shared_flags(directory, task, own)]
 
@@ -114,7 +114,7 @@ def task_of(directory: str) -> type[Task]:
     """Returns the task of a trained model.
 
     Raises:
-        InputError: the directory holds no trained model, or one that has no student.
+        InputError: the directory has no trained model, or a model of a task that cannot be distilled.
     """
     name = read_task(directory, "a fine-tuning command")["task"]
     if name not in TASKS:
@@ -123,12 +123,12 @@ def task_of(directory: str) -> type[Task]:
 
 
 def shared_flags(directory: str, task: type[Task], given: set[str]) -> list[str]:
-    """Returns the flags of a training that hold for the student too, except for files that are gone.
+    """Returns the flags of the teacher's training that also apply to the student, except for files that are gone.
 
     Args:
-        directory: the model's, inside the output directory.
-        task: its task.
-        given: names of the student's own flags. One that names rows to evaluate on replaces all such.
+        directory: directory of the teacher's model, inside the output directory.
+        task: task of the teacher.
+        given: names of the student's own flags. If one of them names rows to evaluate on, no such flag is taken over.
     """
     results = read_optional_json(os.path.join(os.path.dirname(directory), METRICS_FILE))
     words = shlex.split(results.get("train_command", ""))[1:]
@@ -147,7 +147,7 @@ def complete(settings: StudentSettings) -> StudentSettings:
     """Fills in the directory of the teacher's model, and the preset and layers to start from.
 
     Raises:
-        InputError: the student would replace its teacher, or the start has no such layer.
+        InputError: the student would replace its teacher, or the encoder to start from lacks a layer.
     """
     teacher, preset = model_directory(settings.teacher), settings.preset
     own = os.path.join(settings.output_dir, MODEL_DIRECTORY)

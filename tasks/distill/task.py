@@ -1,7 +1,4 @@
-"""A student of any fine-tuning task: the task itself, with the teacher's answers in addition to the labels.
-
-Shapes: N examples, T tokens of all sequences, K texts of a row, D what the model answers.
-"""
+"""Makes a student of any fine-tuning task: the task itself, with the teacher's answers in addition to the labels."""
 
 import dataclasses
 import os
@@ -18,14 +15,14 @@ from tasks.fine_tuning.task import Task
 
 
 def student_of(settings: StudentSettings) -> Task:
-    """Returns the task of the teacher, as its student learns it; the settings are those of `complete`."""
+    """Returns the task of the teacher as its student learns it. `settings` are a return value of `complete`."""
     task = task_of(settings.teacher)
     own = {"Settings": type(settings), "printed": (*task.printed, "teacher_score")}
     return type(f"{task.__name__}Student", (_Student, task), own)(settings)
 
 
 class _Student:
-    """What a student changes in its task, which is the next base class."""
+    """Mixin with a student's changes to its task, which is the next base class."""
 
     command = "bert-distill"
 
@@ -37,7 +34,7 @@ class _Student:
             return parts
         settings = self.settings
         changes = {name: file for name in ("test_file", "predict_file") if hasattr(settings, name)}
-        # SQuAD's evaluation takes its file for the one to predict, unless rows are held out.
+        # When SQuAD evaluates, it reads no file to predict unless rows are held out.
         changes |= {"dev_share": settings.dev_share or 0.1} if settings.do_eval else {}
         reader = dataclasses.replace(self, settings=dataclasses.replace(settings, **changes))
         unlabelled = super(_Student, reader).read("test", bad_rows)[0]
@@ -47,13 +44,13 @@ class _Student:
         return None if self.settings.unlabelled_file else super().num_examples(rows)
 
     def make_spec(self, train):
-        """Makes the teacher's spec, but for what is chosen on the student's own answers.
+        """Makes the teacher's spec, except for values that are chosen on the student's own answers.
 
         Raises:
-            InputError: the flags say something else about the rows.
+            InputError: the flags contradict the teacher's spec.
         """
         settings = self.settings
-        # What no flag says, such as whether prompts are pooled, is the teacher's, whatever the student starts from.
+        # Values without a flag, such as whether prompts are pooled, are the teacher's, whatever the start.
         start = {"preset": settings.teacher, "init_checkpoint": None, "bert_config_file": None}
         reader = dataclasses.replace(self, settings=dataclasses.replace(settings, **start))
         spec = super(_Student, reader).make_spec(train)
@@ -98,7 +95,7 @@ class _Student:
         return Distillation(super().objective(spec), self.settings.label_weight, self.settings.teacher_temperature)
 
     def teach(self, examples, unlabelled, spec):
-        """Adds the labels that `Distillation` takes; the teacher reads all rows once."""
+        """Adds the labels for `Distillation`. The teacher reads all rows once."""
         model = self.load(self.settings.teacher, spec).model
         for more in unlabelled:
             examples = with_unlabelled(examples, more)
@@ -135,9 +132,9 @@ class _Student:
 
 
 def with_unlabelled(examples: Examples, more: Examples) -> Examples:
-    """Adds rows without labels, and the label `labelled` that tells them apart; their other labels are never used.
+    """Adds rows without labels, and the label `labelled` that tells them apart. Their other labels are never used.
 
-    Texts to embed are regrouped into rows of as many texts as the others have; too few for a row are left out.
+    Texts to embed are regrouped into rows with as many texts as the others. Texts that do not fill a row are left out.
     """
     if more.rows_per_example != examples.rows_per_example:
         more = _regrouped(more, examples.rows_per_example)

@@ -1,7 +1,8 @@
 """Losses of embeddings, named and computed as in sentence-transformers.
 
 Shapes: B rows of a replica's batch, G rows of the global batch, K texts of a row, D embedding. Outputs are float32
-(B, K, D). A row competes with those of all replicas, so embeddings are gathered, and gradients flow back to each.
+(B, K, D). A row competes with the rows of all replicas, so embeddings are gathered, and gradients flow back to each
+replica.
 """
 
 import math
@@ -11,15 +12,15 @@ import tensorflow as tf
 
 from tasks.engine.train_step import Objective
 
-SCALE = 20.0  # Multiplies cosines, before a softmax or exponential: sentence-transformers' default.
+SCALE = 20.0  # Factor of cosines before a softmax or exponential, sentence-transformers' default.
 
 
 class EmbedObjective(Objective):
     """Mean loss over the rows, summed over `dims`.
 
     Args:
-        dims: sizes of prefixes of the embedding that are trained as normalized embeddings, besides the whole one
-            (Kusupati et al., arXiv:2205.13147); empty for the whole embedding alone.
+        dims: numbers of leading components that are also trained as normalized embeddings, besides the whole embedding
+            (Matryoshka, Kusupati et al., arXiv:2205.13147); empty for the whole embedding alone.
     """
 
     needs_whole_batch = True
@@ -36,15 +37,15 @@ class EmbedObjective(Objective):
         return {"loss": tf.add_n([self.loss_sum(part, labels["labels"]) for part in embeddings])}
 
     def loss_sum(self, embeddings, scores):
-        """Returns the sum of the loss over the rows: (B, K, D) and float32 (B,) to a scalar."""
+        """Returns the sum of the loss over the rows, a scalar, by embeddings (B, K, D) and scores, float32 (B,)."""
         raise NotImplementedError
 
 
 class MultipleNegativesRanking(EmbedObjective):
-    """Cross entropy of finding a row's second text, among the second and later texts of all rows, by the first.
+    """Cross entropy of finding a row's second text, among the second and later texts of all rows, by its first text.
 
-    Henderson et al., arXiv:1705.00652, section 4.4. With one text in a row, its second encoding is to be found (SimCSE,
-    Gao et al., arXiv:2104.08821).
+    Source: Henderson et al., arXiv:1705.00652, section 4.4. With one text per row, the second text is its second
+    encoding (SimCSE, Gao et al., arXiv:2104.08821).
     """
 
     def loss_sum(self, embeddings, scores):
@@ -66,7 +67,8 @@ class CosineSimilarity(EmbedObjective):
 class CoSent(EmbedObjective):
     """log(1 + sum of exp(20 (cos_i - cos_j)) over the pairs of rows where row j has the higher score).
 
-    https://kexue.fm/archives/8847. The loss belongs to the whole batch, and each replica counts its share of it.
+    Source: https://kexue.fm/archives/8847. The loss is that of the global batch, of which each replica adds an equal
+    share.
     """
 
     def weights(self, features, labels):
@@ -84,11 +86,11 @@ class CoSent(EmbedObjective):
 class Triplet(EmbedObjective):
     """max(0, distance to the second text - distance to the third + 5) (Schroff et al., arXiv:1503.03832).
 
-    Distances are Euclidean, from the first text.
+    Distances are Euclidean and measured from the first text.
     """
 
     def loss_sum(self, embeddings, scores):
-        distances = tf.norm(embeddings[:, :1] - embeddings[:, 1:3] + 1e-6, axis=-1)  # [B, 2], as torch's distance.
+        distances = tf.norm(embeddings[:, :1] - embeddings[:, 1:3] + 1e-6, axis=-1)  # [B, 2], like torch's distance.
         return tf.reduce_sum(tf.nn.relu(distances[:, 0] - distances[:, 1] + 5.0))
 
 
@@ -119,7 +121,7 @@ def gather(rows: tf.Tensor) -> tf.Tensor:
 
 
 def first_row(count: tf.Tensor) -> tf.Tensor:
-    """Returns the index of this replica's first row among the rows of all replicas, int32; `count` are its own."""
+    """Returns the index of this replica's first row among the rows of all replicas, int32. It has `count` rows."""
     if num_replicas() == 1:
         return tf.constant(0)
     counts = tf.cumsum(gather(count[tf.newaxis]), exclusive=True)

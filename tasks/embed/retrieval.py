@@ -1,4 +1,4 @@
-"""Figures of search: the ranks of each question's matches among all passages, by cosine.
+"""Computes figures of search: the ranks of each question's matches among all passages, by cosine.
 
 Shapes: N rows, Q different questions, P different passages, D embedding.
 """
@@ -11,9 +11,9 @@ import numpy as np
 
 from keras_bert.errors import InputError
 
-CUTOFF = 10  # Ranks that recall@10, MRR@10 and nDCG@10 look at.
+CUTOFF = 10  # Number of first ranks that count for recall@10, MRR@10 and nDCG@10.
 _ROWS_AT_ONCE = 256
-# Pairs of texts to their scores, float, shape (number of pairs,).
+# Takes pairs of texts and returns their scores, float, shape (number of pairs,).
 Scorer = Callable[[list[tuple[str, str]]], np.ndarray]
 
 
@@ -21,12 +21,12 @@ class Ranking(NamedTuple):
     """The passages that each question finds.
 
     Attributes:
-        questions: Q row numbers, of the first row with each question.
-        best: numbers of the first `CUTOFF` passages, best first, int, shape (Q, min(CUTOFF, P)).
+        questions: index of the first row with each of the Q questions.
+        best: indices of the first `CUTOFF` passages, best first, int, shape (Q, min(CUTOFF, P)).
         ranks: rank of the best match, from 1, int, shape (Q,).
-        losses: cross entropy of the first match among all passages, at a scale of 20, float, shape (Q,).
+        losses: cross entropy of the first match among all passages, with cosines times 20, float, shape (Q,).
         figures: `recall@1`, `recall@10`, `mrr@10` and `ndcg@10` of each question, float, shape (Q,).
-        passages: P row numbers and places in the row, of the first text with each passage.
+        passages: `(row, index of the text in the row)` of the first occurrence of each of the P passages.
     """
 
     questions: np.ndarray
@@ -45,9 +45,10 @@ def rank(
     Args:
         texts: N lists of K texts: a question, the passage that matches it, and passages that do not. A question in
             several rows has several matches.
-        vectors: float32, shape (N, K, D), of length 1.
-        scorer: re-orders the first passages of each question by its scores of pairs; None: they stay in their order.
-        num_scored: how many passages it re-orders.
+        vectors: unit vectors, float32, shape (N, K, D).
+        scorer: scores pairs of question and passage, to re-order the first passages of each question; None: no
+            re-ordering.
+        num_scored: number of passages to re-order.
     """
     pool = _collect(texts)
     best, ranks, losses, figures = [], [], [], []
@@ -84,9 +85,9 @@ def mine(
 
     Args:
         texts, vectors: as in `rank`.
-        num_negatives: how many to add.
-        relative_margin: a passage whose cosine is not below the match's by this share of it may match, too. Such
-            passages are taken only if there are too few others, the least similar first.
+        num_negatives: number of passages to add to each row.
+        relative_margin: share of the match's cosine by which the cosine of a passage must be lower; otherwise, it may
+            match, too. Such passages are taken only if there are too few others, the least similar first.
 
     Raises:
         InputError: there are too few passages.
@@ -140,7 +141,7 @@ def _collect(texts: list[list[str]]) -> _Pool:
 
 
 def _similarities(pool: _Pool, vectors: np.ndarray) -> Iterator[tuple[np.ndarray, slice]]:
-    """Yields the cosines of some questions with all passages, float32 (some, P), and which questions they are."""
+    """Yields the cosines of some questions with all passages, float32 (some, P), and the slice of these questions."""
     corpus = np.stack([vectors[row, place] for row, place in pool.passages])
     for start in range(0, len(pool.rows), _ROWS_AT_ONCE):
         some = slice(start, start + _ROWS_AT_ONCE)

@@ -1,4 +1,4 @@
-"""Embeddings of texts, trained by pairs or scores (Reimers and Gurevych, arXiv:1908.10084).
+"""Embeddings of texts, trained on pairs or scores (Reimers and Gurevych, arXiv:1908.10084).
 
 Shapes: N rows of a table, K texts of a row, D embedding.
 """
@@ -99,12 +99,12 @@ class EmbedSpec(task.Spec):
     """Spec of a trained embedder.
 
     Attributes:
-        score_scale: what scores are divided by, so that they lie in [-1, 1] as cosines do. None: the model was not
-            trained on scores, and each file has a scale of its own.
+        score_scale: divisor of the scores, so that they lie in [-1, 1] like cosines. None: the model was not trained on
+            scores, and each file has a scale of its own.
         long_text: one of `LONG_TEXTS`.
-        query_prompt, passage_prompt: what stands before the first text of a row, and before the others.
-        prompts: those of the model, by name.
-        include_prompt: whether prompts are pooled.
+        query_prompt, passage_prompt: prompts before the first text of a row, and before the others.
+        prompts: all prompts of the model, by name.
+        include_prompt: whether the tokens of prompts are pooled.
     """
 
     score_scale: float | None = None
@@ -115,7 +115,7 @@ class EmbedSpec(task.Spec):
     include_prompt: bool = True
 
     def scale_of(self, table: data.Table) -> float:
-        """Returns what the scores of a table are divided by."""
+        """Returns the divisor of a table's scores."""
         return self.score_scale or max(1.0, *map(abs, table.scores))
 
 
@@ -181,7 +181,7 @@ class Embed(task.Task):
         return self._new_spec(source, parts[0].rows.scores is not None)
 
     def _new_spec(self, preset, has_scores):
-        """Returns the spec of a model that starts from a preset, with its prompts or those of the flags."""
+        """Returns the spec of a model that starts from a preset, with the prompts of the flags or of the preset."""
         task = read_settings(preset).get("task", {}) if preset else {}
         prompts = task.get("prompts") or {}
         names = search_prompts(prompts)
@@ -210,9 +210,9 @@ class Embed(task.Task):
         return spec
 
     def encode(self, part, trained):
-        """Makes K sequences `[CLS] text [SEP]` of each row; a row of one text to train on has it twice."""
+        """Makes K sequences `[CLS] text [SEP]` of each row. In training, a single text per row is encoded twice."""
         settings, table, encoded = self.settings, part.rows, self._encode_table(part, trained)
-        # A model that is there has been trained, and asks for the lengths alone, as the report after a search does.
+        # With a trained model, only the lengths are wanted, as for the report after a search. No negatives are mined.
         if part.split != "train" or not settings.num_negatives or trained.model is not None:
             return encoded
         from tasks.fine_tuning.start import find_start
@@ -331,7 +331,7 @@ class Embed(task.Task):
         )
 
     def write_predictions(self, answers, output_dir):
-        """Writes the vectors: float32, shape (N, K, D), NumPy's format."""
+        """Writes the vectors to `predictions.npy`: float32, shape (N, K, D)."""
         path = os.path.join(output_dir, "predictions.npy")
         with atomic_path(path) as temporary, open(temporary, "wb") as file:
             np.save(file, answers.outputs)
@@ -339,7 +339,7 @@ class Embed(task.Task):
 
 
 def mark_prompts(examples, prompts: list[str], tokenizer):
-    """Adds 2 to the `segment_ids` of prompts and their [CLS], which are not pooled; `embed_groups` takes it off."""
+    """Adds 2 to the `segment_ids` of prompts and their [CLS], so that `embed_groups` leaves them out of the pooling."""
     num_tokens = np.asarray(tokenizer.tokenize(prompts).row_lengths())
     counts = np.where([bool(prompt) for prompt in prompts], num_tokens + 1, 0)
     lengths = np.diff(examples.row_splits)
@@ -353,7 +353,7 @@ def check_matches(table: data.Table) -> None:
     """Checks that a table can be used for an evaluation.
 
     Raises:
-        InputError: its rows have one text.
+        InputError: the rows have a single text.
     """
     if table.num_texts < 2:
         raise InputError(
@@ -381,7 +381,7 @@ def cosines(vectors: np.ndarray) -> np.ndarray:
 
 
 def show_ranking(table: data.Table, ranking: retrieval.Ranking) -> dict:
-    """Returns the `shown_rows`: wrong is a question whose match is not the first passage found."""
+    """Returns the `shown_rows`: questions, which are mistakes if their match is not the first passage found."""
 
     def show(number: int) -> list[tuple[str, str]]:
         row = ranking.questions[number]

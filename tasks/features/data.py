@@ -38,15 +38,15 @@ class Row(NamedTuple):
 class Encoded(NamedTuple):
     """The encoder sequences of N rows, and the tokens that make up each row.
 
-    A row that is too long for one sequence has several, which overlap. Each of its tokens is taken from the sequence
-    where it has most context.
+    A row that is too long for one sequence has several, which overlap. Each of its tokens is taken from the sequence in
+    which it has most context.
 
     Attributes:
         examples: R sequences.
         kept: int64, shape (U,), indices of the rows' tokens in `examples.token_ids`, row by row.
-        columns: what is known of these tokens: `token_ids`, `segment_ids`, and the characters `[starts, ends)` of a
-            token in its text; 0, 0 for special tokens. The text of a sentence is its words joined by single blanks.
-            Sentences also have `word_starts`, the index of each word's first token within its row.
+        columns: properties of these tokens: `token_ids`, `segment_ids`, and `starts` and `ends`, the characters
+            `[start, end)` of a token in its text; 0, 0 for special tokens. The text of a sentence is its words joined
+            by single blanks. Sentences also have `word_starts`, the index of each word's first token within its row.
         num_cut: number of rows that were truncated.
     """
 
@@ -62,18 +62,18 @@ class Encoded(NamedTuple):
 def read_texts(paths: Sequence[str], bad_rows: BadRows | None) -> Iterator[Row]:
     """Yields the texts of files, one per line; `a ||| b` is a pair, as in google-research/bert's extract_features.py.
 
-    White space at the ends of a line stays, unlike there: the places of tokens count it.
+    Unlike there, white space at the ends of a line is kept, since it counts in the positions of tokens.
 
     Args:
         paths: the files, UTF-8.
         bad_rows: collects empty lines, which are skipped but count in `index`; None if they were reported before.
 
     Raises:
-        InputError: a file cannot be read twice or is not UTF-8; or `bad_rows` refuses empty lines of a whole file.
+        InputError: a file is not a regular file or is not UTF-8, or `bad_rows` refuses its empty lines.
     """
     index = 0
     for path in paths:
-        if not is_file(path):  # A pipe would be empty at the second reading.
+        if not is_file(path):  # A pipe would be empty when it is read again.
             raise InputError(f"{path}: expected a regular file, since it is read twice. Save it to one first.")
         for line, text in read_lines(path):
             if text.strip():
@@ -99,7 +99,10 @@ def count_texts(paths: Sequence[str], bad_rows: BadRows) -> int:
 
 
 def sentence_rows(documents: Documents, first_index: int = 0, skipped: Sequence[int] = ()) -> list[Row]:
-    """Returns a row for each sentence, named by the line of its first word; `skipped` has a line of each left out."""
+    """Returns a row for each sentence, named by the line of its first word.
+
+    `skipped` has one line of each sentence that was left out, in ascending order, since these count in `index`.
+    """
     spans = [(documents.lines[start], start, stop) for start, stop in itertools.pairwise(documents.sentence_splits)]
     return [
         Row(number + int(np.searchsorted(skipped, line)), f"{documents.path}:{line}", (), documents.tokens[start:stop])
@@ -124,9 +127,9 @@ def encode_rows(rows: Sequence[Row], tokenizer, max_seq_length: int) -> Encoded:
     are never truncated; long ones are split into windows.
 
     Args:
-        rows: at least one.
+        rows: at least one row.
         tokenizer: BertTokenizer, which splits all strings at once, several times as fast as one by one in Python.
-        max_seq_length: at least 4, special tokens included.
+        max_seq_length: maximum tokens of a sequence, at least 4, special tokens included.
     """
     spans = _tokenize([string for row in rows for string in row.words or row.texts], tokenizer)
     windows, lengths, word_starts, num_cut = [], [], [], 0
@@ -250,9 +253,9 @@ def encode_words(documents: Documents, tokenizer, max_seq_length: int, document_
     Args:
         documents: the sentences.
         tokenizer: BertTokenizer.
-        max_seq_length: at least 4, special tokens included.
-        document_context: whether windows span whole documents, so that words see the neighbouring sentences (paper,
-            section 5.3). A file without -DOCSTART- lines is one document.
+        max_seq_length: maximum tokens of a window, at least 4, special tokens included.
+        document_context: whether windows span whole documents, so that words see the neighbouring sentences (section
+            5.3 of the paper). A file without -DOCSTART- lines is one document.
 
     Returns:
         The windows, whose `places` increase.

@@ -1,4 +1,4 @@
-"""Extracts embeddings from rows into a file; memory does not grow with the input."""
+"""Extracts embeddings from rows into a file. Memory use does not grow with the input."""
 
 import os
 import time
@@ -95,7 +95,7 @@ class _Extraction:
 
     Args:
         settings: settings of the run.
-        layers: numbers of the layers to extract.
+        layers: indices of the layers to extract.
         bad_rows: collects sentences that are too long to be pooled.
         origin: `tasks.fine_tuning.start.Start` of the encoder.
 
@@ -157,7 +157,7 @@ class _Extraction:
         return {**results, **speed, "skipped_rows": self._bad_rows.count}
 
     def _encode(self, batch: list[data.Row]) -> tuple[list[data.Row], data.Encoded]:
-        """Encodes rows; with pooling skips sentences of several windows, since one vector takes one sequence."""
+        """Encodes rows. With pooling, sentences of several windows are skipped: a vector is made from one sequence."""
         limit = self._settings.max_seq_length
         encoded = data.encode_rows(batch, self._tokenizer, limit)
         if self._settings.pooling == "none":

@@ -19,23 +19,23 @@ POOLED = "pooled_output"
 
 @keras.saving.register_keras_serializable(package="keras_bert")
 class FeatureExtractor(keras.Model):
-    """Functional model that outputs the hidden states of chosen layers (paper, section 5.3).
+    """Functional model that outputs the hidden states of chosen layers (section 5.3 of the paper).
 
     It shares the backbone's layers, weights and inputs, and computes no layer above the highest chosen one. The output
-    is a dict of float tensors. In the layout "unpadded" padding costs nothing, and its rows are zeros.
+    is a dict of float tensors. In the layout "unpadded", padding costs nothing, and its rows are zeros.
 
     This is a class because Keras saves a plain functional model call by call, and would lose the layouts that the
     encoder's layers pass on.
 
     Args:
         backbone: BertBackbone.
-        layers: numbers of the layers, as `resolve_layers` returns them: 0 for the embeddings' output, 1 to num_layers.
+        layers: indices of the layers, as `resolve_layers` returns them: 0 for the embeddings' output, 1 to num_layers.
         combine: "none" for an output per layer, named by `layer_name`; otherwise a single output `features`:
             "concatenate" (the layers in the given order, K * H wide), "sum", "mean", or "weighted_sum".
         layer_weights: K factors for "weighted_sum", which are not normalized.
-        pooling: "none" for a vector per token, (B, S, ...); else a vector per text, (B, ...): "cls", that of the first
-            token; "mean", the mean over all real tokens, [CLS] and [SEP] included, as in sentence-transformers;
-            "pooler", the backbone's pooled output, named `pooled_output`, with the last layer alone in `layers`.
+        pooling: "none" for a vector per token, (B, S, ...); else a vector per text, (B, ...): "cls", the vector of the
+            first token; "mean", the mean over all real tokens, [CLS] and [SEP] included, as in sentence-transformers;
+            "pooler", the backbone's pooled output, named `pooled_output`, for which `layers` is the last layer alone.
         normalize: whether to divide each pooled vector by its Euclidean norm.
         name: name of the model.
     """

@@ -63,7 +63,7 @@ class FeatureSettings(StartSettings):
 
 
 def choose_layers(settings, names: Sequence[str], needed_for: str) -> tuple[list[int], BertConfig]:
-    """Returns the numbers of the named layers, and the sizes of the encoder.
+    """Returns the indices of the named layers, and the sizes of the encoder.
 
     Args:
         settings: `StartSettings` with a `max_seq_length`.
@@ -91,7 +91,7 @@ def choose_layers(settings, names: Sequence[str], needed_for: str) -> tuple[list
 
 
 def resolve_layers(names: Sequence[str], num_layers: int) -> list[int]:
-    """Returns the numbers of the named layers, in the order given.
+    """Returns the indices of the named layers, in the order given.
 
     Unlike google-research/bert's extract_features.py, which counts encoder layers from 0 and has no name for the
     embeddings, 0 is the embeddings' output, as in transformers' `hidden_states`. Negative numbers agree.

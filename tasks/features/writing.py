@@ -100,7 +100,7 @@ def _open_npz(path: str, _: LayerIndices) -> Iterator[Write]:
     `token_ids segment_ids starts ends` (U,) and `row_splits` (N + 1,); for sentences also `word_starts` (W,) and
     `word_splits` (N + 1,).
 
-    A `.npy` file states its size before its values, and the size is known only at the end. So arrays grow in anonymous
+    A `.npy` file states its size before its values, but the size is known only at the end. So arrays grow in anonymous
     files, which vanish with the process, and are then copied into the archive. The disk must hold them twice.
     """
     files, lengths = {}, defaultdict(list)

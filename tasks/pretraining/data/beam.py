@@ -1,8 +1,8 @@
-"""Steps on Apache Beam: the tasks of `tasks.text.steps`, on the workers of any Beam runner.
+"""Runs the tasks of `tasks.text.steps` on Apache Beam, on the workers of any Beam runner.
 
-A step is a pipeline that gives each worker some tasks. What they make lies in files, so nothing of the data passes
-through the driver or between workers. All of them must reach the text and the directory of the output, on a network
-file system or in a bucket.
+A step is a pipeline that gives each worker some tasks. Results are kept in files, so that no data passes through the
+driver or between workers. All workers must reach the text and the directory of the output, on a network file system or
+in a bucket.
 """
 
 import hashlib
@@ -26,8 +26,11 @@ class BeamPool:
     Args:
         runner: name of a Beam runner; "dask" and "portable" are short names.
         options: Beam's own command-line options.
-        dask_scheduler: address of a Dask scheduler.
+        dask_scheduler: address of a Dask scheduler, or None.
         directory: a directory that this process and all workers reach.
+
+    Raises:
+        InputError: Beam refuses the runner or the options.
     """
 
     def __init__(self, runner: str, options: list[str], dask_scheduler: str | None, directory: str):
@@ -42,7 +45,7 @@ class BeamPool:
             raise InputError(f"--runner={runner} --beam_options={options}: Beam refuses them ({error}).") from error
 
     def map(self, function: Callable, arguments: Iterable, *shared: object) -> Iterator[None]:
-        """Calls `function(*shared, argument)` for each argument, for its effect on files; yields None for each.
+        """Calls `function(*shared, argument)` for each argument, for its effect on files. Yields None for each.
 
         Raises:
             InputError: raised by `function`.
@@ -53,7 +56,7 @@ class BeamPool:
         errors = os.path.join(self._directory, "errors")
         remove_path(errors)
         make_directory(errors)
-        # Fewer partitions would leave workers without a task. The user's own number comes later, and counts.
+        # Fewer partitions would leave workers without a task. A number among the user's options comes later, and wins.
         partitions = [f"--dask_npartitions={len(elements)}"] if self._is_dask else []
         pipeline = apache_beam.Pipeline(options=PipelineOptions([*partitions, *self._arguments]))
         _ = (

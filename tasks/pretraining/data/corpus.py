@@ -13,18 +13,18 @@ from tasks.pretraining.data.workspace import Workspace, open_workspace
 from tasks.text.blocks import Block, split_block
 from tasks.text.steps import create_whole
 
-_BYTES_PER_TOKEN = 4  # In English: a store for each block, or several of text whose tokens are shorter.
+_BYTES_PER_TOKEN = 4  # In English, which gives one store per block. Text with shorter tokens gives several.
 
 
 def tokenize_block(directory: str, task: tuple[int, Block, int]) -> list[tuple[int, int, int, bool]]:
     """Tokenizes a block into one store or, if it is a large gzip file, several.
 
     Args:
-        directory: the workspace's.
+        directory: directory of the workspace.
         task: number of the block, the block, and `num_parts` of `find_duplicates`; 0 to keep duplicates.
 
     Returns:
-        Tokens, sentences and documents of each store, and whether its first document began before it.
+        For each store, the numbers of tokens, sentences and documents, and whether its first document began before it.
 
     Raises:
         InputError: a file cannot be read, or is not UTF-8.
@@ -94,7 +94,7 @@ def check_documents(paths: list[str], num_documents: int, input_format: str) -> 
     """Refuses text of fewer than two documents.
 
     Raises:
-        InputError: the message has the cure for the format.
+        InputError: there are fewer. The message says how to fix it for the format.
     """
     named = f"{', '.join(paths[:5])}{' ...' if len(paths) > 5 else ''}"
     if not num_documents:

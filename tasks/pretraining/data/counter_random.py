@@ -1,6 +1,6 @@
-"""Random numbers computed from a seed and a counter, for whole arrays at once.
+"""Computes random numbers from a seed and a counter, for whole arrays at once.
 
-No generator carries state from one draw to the next, so any process can compute any number.
+No state is carried from one draw to the next, so any process can compute any number.
 """
 
 import numpy as np
@@ -12,7 +12,7 @@ _LAST_SHIFT = np.uint64(31)
 
 
 def random_bits(seeds: np.ndarray, counters: np.ndarray) -> np.ndarray:
-    """Returns the numbers that SplitMix64 gives after `counters` steps from `seeds`: uint64, of their common shape."""
+    """Returns the outputs of SplitMix64 after `counters` steps from `seeds`: uint64, of their broadcast shape."""
     bits = seeds.astype(np.uint64) + (counters.astype(np.uint64) + np.uint64(1)) * _GAMMA
     for shift, factor in _STEPS:
         bits ^= bits >> shift
@@ -24,8 +24,9 @@ def random_order(size: int, seed: int, stream: int = 0) -> np.ndarray:
     """Returns `range(size)` in random order: int64, shape (size,).
 
     Args:
+        size: number of elements.
         seed: int, not negative.
-        stream: int, not negative; each has an order of its own.
+        stream: int, not negative. Each stream has a different order.
     """
     keys = random_bits(np.array([seed % (1 << 64)], np.uint64), np.array([stream]))
     return np.argsort(random_bits(keys, np.arange(size)))

@@ -1,6 +1,6 @@
-"""The steps of data creation, here or on a cluster: tokenize blocks, write their records, join them to shards.
+"""Runs the steps of data creation, here or on a cluster: tokenizes blocks, writes their records, joins them to shards.
 
-Each task depends on the text, the settings, and the files that the step before has left in the scratch directory. No
+Each task depends on the text, the settings, and the files that the previous step has left in the scratch directory. No
 text, token or record passes through this process.
 """
 
@@ -27,7 +27,9 @@ def create(settings: DataSettings, prefix: str, output_files: list[str]) -> dict
     """Creates data; see `create_data.create_pretraining_data`.
 
     Args:
-        prefix: start of the report's name; an earlier report is removed before its data are replaced.
+        settings: settings of the run.
+        prefix: path that the report's name begins with. An earlier report is removed before its data are replaced.
+        output_files: files to write.
     """
     start = time.monotonic()
     prefix, paths = files.absolute(prefix), list(map(files.absolute, files.expand_files(settings.input_file)))

@@ -1,9 +1,9 @@
 """Finds lines or documents that repeat earlier ones, in bounded memory, with the same result on any workers.
 
-There are two steps on hashes of 128 bits: of 10^10 lines, two that differ have the same one with a probability of
-10^-19. Each block writes its own, sorted. Parts of the range of hashes, each read from all blocks, write for each block
-which ones occurred in an earlier one. The worker that reads a block then skips what it has read before and what an
-earlier block holds.
+Two steps work on hashes of 128 bits. (Among 10^10 lines, two different ones share a hash with a probability of 10^-19.)
+In the first step, each block writes its hashes, sorted. In the second, each task reads one part of the range of hashes
+from all blocks, and writes for each block which of them occurred in an earlier block. The worker that tokenizes a block
+then skips these, and what repeats within the block.
 
 H: hashes of a file, S: sections of a file.
 """
@@ -21,8 +21,8 @@ from tasks.text.steps import create_whole, run_step
 # The halves of a digest, and the number of the block.
 _HASH = np.dtype([("high", "<u8"), ("low", "<u8"), ("block", "<u4")])
 _DIGEST_BYTES = 16
-_SECTIONS = 1 << 12  # By the first bits of the hashes.
-_HASHES_PER_PART = 1 << 21  # 42 MB, and three times as much while they are sorted.
+_SECTIONS = 1 << 12  # Sections of a file, by the first bits of the hashes.
+_HASHES_PER_PART = 1 << 21  # They take 42 MB, and three times as much while they are sorted.
 
 
 def find_duplicates(
@@ -31,11 +31,13 @@ def find_duplicates(
     """Finds repeated lines or documents, and writes files for `without_duplicates` to `directory`.
 
     Args:
-        pool: as in `run_step`.
+        pool, directory: as in `run_step`.
+        blocks: blocks of the text.
+        input_format: as in `split_block`.
         unit: "lines" or "documents".
 
     Returns:
-        How many lines or documents there are, how many of them repeat an earlier one, and the number of parts.
+        The numbers of lines or documents, of those that repeat an earlier one, and of parts.
     """
     tasks = [(number, block, input_format, unit) for number, block in enumerate(blocks)]
     num_bytes = list(map(count_bytes, blocks))
@@ -54,10 +56,10 @@ def without_duplicates(
     """Yields a block's lines, and None between documents, without those that repeat earlier ones.
 
     Args:
-        directory: as `find_duplicates` has left it.
-        number: of the block.
-        num_parts: as `find_duplicates` has returned it.
-        texts: of `split_block`.
+        directory: directory with the files of `find_duplicates`.
+        number: number of the block.
+        num_parts: number of parts, as returned by `find_duplicates`.
+        texts: lines of the block, from `split_block`.
         unit: as in `find_duplicates`.
     """
     repeats = [_read(_path(directory, "repeats", part), number, number + 1) for part in range(num_parts)]
@@ -93,7 +95,7 @@ def _digest(lines: list[str]) -> bytes:
 
 
 def _hash_block(directory: str, task: tuple[int, Block, str, str]) -> tuple[int, int]:
-    """Writes the hashes of a block, each once; returns the numbers of items and of hashes."""
+    """Writes the distinct hashes of a block; returns the numbers of items and of hashes."""
     number, block, input_format, unit = task
     digests = [digest for _, digest in _items(split_block(block, input_format), unit) if digest]
     distinct = set(digests)
@@ -119,7 +121,7 @@ def _find_in_part(directory: str, task: tuple[int, int, int, int]) -> int:
     return len(hashes)
 
 
-# === Files of hashes in sections: S + 1 numbers, where each section begins and the last one ends, then H hashes ===
+# === Files of hashes in sections: S + 1, the S + 1 offsets of the sections and their end, then H hashes ===
 
 
 def _path(directory: str, kind: str, number: int) -> str:

@@ -1,7 +1,7 @@
-"""Chooses the masked-LM targets of a batch of instances, and what replaces them.
+"""Chooses the masked-LM targets of a batch of instances, and their replacements.
 
 Source: google-research/bert, create_pretraining_data.py:344-415; Devlin et al. 2018, section 3.1, task 1.
-Every instance has its own seed, so its draws do not depend on the batch around it.
+Every instance has its own seed, so its draws do not depend on the rest of the batch.
 
 B: instances of the batch, S: `max_seq_length`, P: `max_predictions_per_seq`, V: vocabulary.
 """
@@ -27,7 +27,7 @@ class MaskingRules:
         vocabulary_size: int, V; random replacements come from all of it, special and unused WordPieces included.
         masked_lm_prob: float in (0, 1), share of tokens to predict.
         max_predictions_per_seq: int, P, at least 1.
-        continues_word: bool, shape (V,), whether a WordPiece begins with "##"; if given, words are masked whole.
+        continues_word: bool, shape (V,), whether a WordPiece begins with "##". If given, whole words are masked.
     """
 
     cls_token_id: int
@@ -40,9 +40,10 @@ class MaskingRules:
 
     @classmethod
     def of(cls, tokenizer, settings) -> "MaskingRules":
-        """Takes the rules from settings, and the ids from a tokenizer, of the graph or in Python.
+        """Takes the ids from a tokenizer, and the rules from settings.
 
         Args:
+            tokenizer: BertTokenizer or PythonBertTokenizer.
             settings: has `masked_lm_prob`, `max_predictions_per_seq` and `do_whole_word_mask`.
         """
         continues_word = None
@@ -65,8 +66,8 @@ class MaskedBatch(NamedTuple):
     Attributes:
         token_ids: int32, shape (B, S).
         mask_positions: int32, shape (B, P), ascending.
-        mask_ids: int32, shape (B, P), the original tokens there.
-        num_masked: int64, shape (B,), how many of the P positions are used.
+        mask_ids: int32, shape (B, P), the original tokens at these positions.
+        num_masked: int64, shape (B,), number of the P positions that are used.
     """
 
     token_ids: np.ndarray
@@ -76,10 +77,11 @@ class MaskedBatch(NamedTuple):
 
 
 def num_to_mask(lengths: np.ndarray, rules: MaskingRules) -> np.ndarray:
-    """Returns how many tokens of each instance are masked; if words are masked whole, an upper bound.
+    """Returns how many tokens of each instance are masked; with whole-word masking, an upper bound.
 
     Args:
         lengths: int, shape (B,), tokens with [CLS] and both [SEP] (create_pretraining_data.py:369).
+        rules: MaskingRules.
 
     Returns:
         int64, shape (B,).
@@ -89,7 +91,7 @@ def num_to_mask(lengths: np.ndarray, rules: MaskingRules) -> np.ndarray:
 
 
 def mask_batch(token_ids: np.ndarray, lengths: np.ndarray, rules: MaskingRules, seeds: np.ndarray) -> MaskedBatch:
-    """Masks WordPieces of `[CLS] a [SEP] b [SEP]`, of which the first `lengths`, int64 of shape (B,), are real.
+    """Masks WordPieces of `[CLS] a [SEP] b [SEP]`, in which the first `lengths` tokens, int64 (B,), are not padding.
 
     The other arguments are those of `mask_tokens`.
     """
@@ -97,7 +99,7 @@ def mask_batch(token_ids: np.ndarray, lengths: np.ndarray, rules: MaskingRules, 
 
 
 def mask_tokens(token_ids: np.ndarray, is_real: np.ndarray, rules: MaskingRules, seeds: np.ndarray) -> MaskedBatch:
-    """Masks WordPieces, wherever padding lies; the input arrays are not changed.
+    """Masks WordPieces, wherever padding is. The input arrays are not changed.
 
     Args:
         token_ids: int32, shape (B, S).
@@ -126,7 +128,7 @@ def mask_tokens(token_ids: np.ndarray, is_real: np.ndarray, rules: MaskingRules,
 
 
 def _shown(answers: np.ndarray, rules: MaskingRules, seeds: np.ndarray, counters: np.ndarray) -> np.ndarray:
-    """Returns what replaces the masked tokens; drawn per WordPiece even where words are masked whole."""
+    """Returns the replacements of the masked tokens, drawn per WordPiece even with whole-word masking."""
     draws = (random_bits(seeds, counters) >> np.uint64(11)) * 2.0**-53
     bits = random_bits(seeds, counters + rules.max_predictions_per_seq) >> np.uint64(32)
     random_ids = (bits * np.uint64(rules.vocabulary_size)) >> np.uint64(32)
@@ -139,11 +141,11 @@ def _choose_words(
 ) -> np.ndarray:
     """Draws words until the budget is full; a word that would exceed it is skipped (create_pretraining_data.py:379).
 
-    As in the source a "##" piece belongs to the candidate before it, even across a [SEP] where truncation cut a word.
+    As in the source, a "##" piece belongs to the candidate before it, even across a [SEP] where truncation cut a word.
     All instances draw their first word, then all the second, and so on.
 
     Returns:
-        bool, shape (B, S), the tokens of the words drawn.
+        bool, shape (B, S), True for the tokens of the drawn words.
     """
     num_rows, size = is_candidate.shape
     row = np.arange(num_rows)

@@ -1,8 +1,8 @@
-"""Decides where a block draws random next sentences from, and which output shards its instances go to.
+"""Decides from where a block draws random next sentences, and to which output shards its instances go.
 
 Any worker computes both from a table with a row for each store.
 
-M: blocks; here and in `writing` a block is one store of the tokenized text, of some MB.
+M: blocks. Here and in `writing`, a block is one store of the tokenized text, of some MB.
 """
 
 import random
@@ -13,25 +13,25 @@ import numpy as np
 from tasks.pretraining.data.counter_random import random_order
 
 NEIGHBOURS = 16
-_NEIGHBOUR_BYTES = 1 << 20  # Most text that a neighbour gives.
+_NEIGHBOUR_BYTES = 1 << 20  # Maximum text that a neighbour contributes.
 
 
 class Plan:
     """The blocks of a text.
 
     Random next sentences (google-research/bert, create_pretraining_data.py:279) should be uniform over the other
-    documents of the text. For that, every worker would have to read all of the text. So each block has a sample of its
-    own instead: the documents of 16 slices of other blocks, 1 MiB of text each. With documents of 4 kB these are about
-    4,000, and two draws of a block meet the same document once in 4,000 times, whatever the size of the text. The seed
-    decides which slices a block has. Each slice serves the same number of blocks, so that over the whole text each
-    document is drawn equally often. (With one sample for all blocks, the same few documents would come with the label
-    "random" again and again: a model would learn them by heart, and a quarter of its tokens would come from them.)
-    Text of up to 17 blocks of 1 MiB is its own sample: all of its documents, as in the original.
+    documents of the text. But then every worker would have to read all of the text. Instead, each block has a sample of
+    its own: the documents of 16 slices of other blocks, 1 MiB of text each. With documents of 4 kB, these are about
+    4,000 documents, and two draws of a block give the same document once in 4,000 times, whatever the size of the text.
+    The seed decides which slices a block has. Each slice serves the same number of blocks, so that over the whole text
+    all documents are drawn equally often. (With one sample for all blocks, the same few documents would always have the
+    label "random". A model would memorize them, and a quarter of its tokens would come from them.) For text of up to 17
+    blocks of 1 MiB, the sample is the whole text, as in the original.
 
     Args:
-        table: int64, shape (M, 4): number of a block of text, number of its store, its tokens, its documents.
-        seed: the seed of the run.
-        num_shards: output files.
+        table: int64, shape (M, 4): number of a block of text, number of its store, number of tokens, of documents.
+        seed: seed of the run.
+        num_shards: number of output files.
         block_bytes: size of a block of text.
     """
 
@@ -52,15 +52,15 @@ class Plan:
         self._ends[self._order] = ends
 
     def neighbours(self, block: int) -> Iterator[tuple[int, int, int]]:
-        """Yields the slices that a block draws random next sentences from; all of other blocks, if `is_whole`.
+        """Yields the slices from which a block draws random next sentences; all other blocks, if `is_whole`.
 
-        A slice is (block, part, number of parts), one of equal parts of the documents of a block.
+        A slice is `(block, part, number of parts)`, one of equal parts of the documents of a block.
         """
         for number, distance in enumerate(self._distances):
             yield ((block + distance) % len(self.table), number % self._num_slices, self._num_slices)
 
     def shares(self, block: int, num_instances: int) -> list[tuple[int, int, int]]:
-        """Returns (shard, first, behind the last) of a block's instances, for each shard that gets some of them."""
+        """Returns `(shard, start, stop)` for each shard that gets instances of a block, those in `[start, stop)`."""
         end, tokens = int(self._ends[block]), int(self.table[block, 2])
         start, shards = end - tokens, self.num_shards
         first, last = start * shards // self._num_tokens, -(-end * shards // self._num_tokens)
@@ -72,7 +72,7 @@ class Plan:
         return list(zip(range(first, last), bounds[:-1], bounds[1:], strict=True))
 
     def blocks_of(self, shard: int) -> list[int]:
-        """Returns the blocks of which a shard has instances, in their order there."""
+        """Returns the blocks of a shard's instances, in their order in the shard."""
         is_in = (self._ends * self.num_shards > shard * self._num_tokens) & (
             (self._ends - self.table[:, 2]) * self.num_shards < (shard + 1) * self._num_tokens
         )

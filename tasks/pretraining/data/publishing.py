@@ -1,7 +1,8 @@
-"""Moves finished shards to their places, so that no training mistakes a mix of old and new ones for a whole set.
+"""Moves finished shards to their places, so that no training mistakes a mix of old and new shards for a whole set.
 
-No rename replaces several files at once. While they are moved, a mark in each of their directories lists them, and
-`check_published` refuses what it lists. If the command is killed meanwhile, the mark stays until it was repeated.
+No rename replaces several files at once. While the shards are moved, a mark in each of their directories lists them,
+and `check_published` refuses the listed files. If the command is killed meanwhile, the mark stays until the command has
+been repeated.
 """
 
 import os
@@ -12,16 +13,16 @@ from keras_bert import files
 from keras_bert.errors import InputError
 from tasks.pretraining.data.shard_index import index_path
 
-REPORT_ENDING = ".report.json"  # Ends the name of a set's report, which begins like the names of its files.
-_MARK = f".{files.INCOMPLETE}"  # What the name of a mark ends with; it begins with the first file of the set.
+REPORT_ENDING = ".report.json"  # End of the name of a set's report, which begins like the names of the set's files.
+_MARK = f".{files.INCOMPLETE}"  # End of the name of a mark, which begins with the first file of the set.
 
 
 def publish(sources: Sequence[str], output_files: Sequence[str]) -> None:
-    """Moves shards and their indexes, replacing others; those that were moved before a kill are left as they are.
+    """Moves shards and their indexes, replacing earlier files. Skips those that a killed call has already moved.
 
     Args:
         sources: paths of the shards in the scratch directory; the path of an index adds `.npz`.
-        output_files: their places.
+        output_files: paths to move the shards to.
 
     Raises:
         InputError: a shard was moved before a kill, and then removed.
@@ -48,9 +49,9 @@ def check_published(paths: Sequence[str]) -> None:
     """Refuses files of a set that is being replaced, or whose replacement was killed, and two sets of one name.
 
     Raises:
-        InputError: a mark lists one of them, or a second --num_shards left files of the first.
+        InputError: a mark lists one of the files, or they come from runs with different --num_shards.
     """
-    sets: dict[str, tuple[str, str]] = {}  # By name: a file of it, and the number of shards; "" without any.
+    sets: dict[str, tuple[str, str]] = {}  # By name of the set: one of its files, and the number of shards or "".
     for path in paths:
         name, count = re.fullmatch(r"(.+?)(?:-\d{5}-of-(\d{5}))?", path, re.DOTALL).groups("")
         first, expected = sets.setdefault(name, (path, count))

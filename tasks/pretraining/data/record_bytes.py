@@ -1,8 +1,8 @@
 """Serializes instances as TFRecord, a batch at a time, without TensorFlow.
 
-A record is a `tf.train.Example` (protocol buffers' wire format) under google-research/bert's feature names
-(create_pretraining_data.py:105-141), framed as TFRecord frames it: length, checksum, bytes, checksum. Both are
-written column by column: the same byte of all records of the batch at once.
+A record is a `tf.train.Example` (protocol buffers' wire format) with google-research/bert's feature names
+(create_pretraining_data.py:105-141), in the frame of TFRecord: length, checksum, bytes, checksum. Both are written
+column by column: the same byte of all records of the batch at once.
 
 B: records of the batch, S: `max_seq_length`, P: `max_predictions_per_seq`.
 """
@@ -34,15 +34,16 @@ class _Columns(NamedTuple):
 def instance_features(
     batch: MaskedBatch, lengths: np.ndarray, first_lengths: np.ndarray, is_random_next: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """Returns the features of instances by our names, as training reads them.
+    """Returns the features of instances under our names, as training reads them.
 
     Args:
         batch: MaskedBatch.
         lengths, first_lengths: int64, shape (B,), as `writing.build_tokens` returns them.
-        is_random_next: int64, shape (B,); label 1 means a random second segment, 0 the actual next.
+        is_random_next: int64, shape (B,); label 1 means a random second segment, 0 the actual next one.
 
     Returns:
-        int32 (`mask_weights`: float32), shape (B, S), (B, P) or, of `next_sentence_labels`, (B,).
+        A dict of `token_ids`, `padding_mask`, `segment_ids` (B, S), `mask_positions`, `mask_ids`, `mask_weights`
+        (B, P) and `next_sentence_labels` (B,): int32, but float32 for `mask_weights`.
     """
     columns = np.arange(batch.token_ids.shape[1])
     is_real = columns < lengths[:, np.newaxis]
@@ -59,10 +60,10 @@ def instance_features(
 
 
 def serialize_batch(features: dict[str, np.ndarray]) -> tuple[bytes, np.ndarray]:
-    """Writes instances as framed records.
+    """Serializes instances as framed records.
 
     Args:
-        features: of `instance_features`.
+        features: return value of `instance_features`.
 
     Returns:
         The bytes of the records, one after another, and the size of each without its frame: int64, shape (B,).

@@ -1,4 +1,4 @@
-"""Names of a pre-training instance's features in TFRecord, ours and others'. No TensorFlow here."""
+"""Names of a pre-training instance's features in TFRecord, ours and others'. Does not import TensorFlow."""
 
 # Ours -> theirs: google-research/bert's name, then Model Garden's where it differs (`--use_v2_feature_names`).
 FEATURE_NAMES = {

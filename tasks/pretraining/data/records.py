@@ -22,10 +22,12 @@ def feature_lengths(max_seq_length: int, max_predictions_per_seq: int) -> dict[s
 
 
 def parse_records(serialized, *, max_seq_length: int, max_predictions_per_seq: int) -> tuple[dict, dict]:
-    """Parses a batch in the graph, under whichever of the known names; an absent feature reads as -1.
+    """Parses a batch in the graph, under any of the known names. An absent feature becomes -1.
 
     Args:
         serialized: string tensor, shape (B,).
+        max_seq_length: S.
+        max_predictions_per_seq: P.
 
     Returns:
         features: dict of int32 tensors, `token_ids segment_ids padding_mask` (B, S) and `mask_positions` (B, P).
@@ -50,13 +52,17 @@ def parse_records(serialized, *, max_seq_length: int, max_predictions_per_seq: i
 
 
 def lacking(where: str, name: str) -> str:
-    """Says that a record lacks a feature."""
+    """Returns the message for a record that lacks a feature."""
     names = " or ".join(FEATURE_NAMES[name])
     return f"{where}: lacks the feature {names}. Expected records as bert-create-pretraining-data writes them."
 
 
 def explain_failure(path: str, lengths: dict[str, int]) -> None:
-    """Reads record by record until one fails, and raises an InputError that names it and the reason."""
+    """Reads record by record until one fails.
+
+    Raises:
+        InputError: a record cannot be read; the message names it and the reason.
+    """
     number = 0
     try:
         for serialized in tf.data.TFRecordDataset(path).as_numpy_iterator():

@@ -1,4 +1,4 @@
-"""The report of pre-training data: counts of what was written.
+"""Makes the report of pre-training data: counts of the written tokens and instances.
 
 S: `max_seq_length`.
 """
@@ -12,11 +12,17 @@ _BARS = 32
 
 
 def count_batch(batch: MaskedBatch, lengths: np.ndarray, is_random_next: np.ndarray, mask_token_id: int) -> np.ndarray:
-    """Counts the tokens and instances of a masked batch; the counts of batches add up.
+    """Counts the tokens and instances of a masked batch. The counts of batches can be added.
+
+    Args:
+        batch: the masked batch.
+        lengths: tokens of each instance, int64, shape (B,).
+        is_random_next: whether the second segment is random, int64, shape (B,).
+        mask_token_id: id of [MASK].
 
     Returns:
-        int64, shape (4 + S + 1,): the masked positions; those that show [MASK], and those that show the original token;
-        the instances with a random second segment; then the instances of each number of tokens.
+        int64, shape (4 + S + 1,): the numbers of masked positions, of those that show [MASK], of those that show the
+        original token, and of instances with a random second segment; then the number of instances of 0 to S tokens.
     """
     is_used = np.arange(batch.mask_ids.shape[1]) < batch.num_masked[:, np.newaxis]
     shown = np.take_along_axis(batch.token_ids, batch.mask_positions, axis=1)[is_used]
@@ -27,10 +33,10 @@ def count_batch(batch: MaskedBatch, lengths: np.ndarray, is_random_next: np.ndar
 
 
 def describe_counts(counts: np.ndarray) -> dict:
-    """Returns counts and shares of at least one instance, from the sum of what `count_batch` returned.
+    """Returns counts and shares, from the sum of the return values of `count_batch` over at least one instance.
 
-    `mask_share`, `kept_share` and `random_share` are of the masked positions. `length_histogram` has the instances of
-    `from` to `to` tokens.
+    `mask_share`, `kept_share` and `random_share` are shares of the masked positions. `length_histogram` counts the
+    instances of `from` to `to` tokens.
     """
     masked, shown_mask, shown_kept, random_next, *lengths = counts.tolist()
     instances, longest = sum(lengths), len(lengths) - 1
@@ -54,7 +60,7 @@ def describe_counts(counts: np.ndarray) -> dict:
 
 
 def format_report(report: dict) -> str:
-    """Renders a report as lines of name and figure, then the first and last of the files."""
+    """Renders a report as lines of name and figure, followed by the paths of the files; of many, the first and last."""
     figures = {name: value for name, value in report.items() if isinstance(value, int | float)}
     files = report["output_files"]
     shown = files if len(files) <= 4 else [*files[:2], f"... {len(files)} files", files[-1]]

@@ -1,8 +1,8 @@
-"""The index of a TFRecord file of pre-training instances: what a training must know of it before it starts.
+"""Reads and writes the index of a TFRecord file of pre-training instances: what a training must know before it starts.
 
-An index lies beside its file, as `.NAME.index.npz`. bert-create-pretraining-data writes it with the data. For other
-files the first training makes it, on all cores, and checks every record on the way. Then a training starts at once, at
-any record.
+An index is stored beside its file, as `.NAME.index.npz`. bert-create-pretraining-data writes it with the data. For
+other files, the first training makes it, on all cores, and checks every record. With an index, a training starts at
+once, at any record.
 
 N: records, G: groups of `GROUP` records, V: vocabulary.
 """
@@ -26,25 +26,26 @@ from tasks.text.parallel import progress_bar
 
 GROUP = 128
 _SCAN_BATCH_SIZE = 8 * GROUP
-_FRAME_BYTES = 16  # Around the content of a TFRecord.
+_FRAME_BYTES = 16  # Bytes around the content of a TFRecord.
 _SAMPLE_BYTES = 4096
-_HIGHEST_ID = 1 << 22  # More than any vocabulary has; counts of answers take as much memory as the highest id says.
+_HIGHEST_ID = 1 << 22  # More than any vocabulary has. It bounds the memory of the counts, which grows with the ids.
 _VOCABULARY_FEATURES = ("token_ids", "mask_ids")
 
 
 class ShardIndex(NamedTuple):
-    """What is known of a file. Scalars are int64 arrays of shape ().
+    """The index of a file. Scalars are int64 arrays of shape ().
 
     Attributes:
-        fingerprint: size of the file, CRC-32 of samples of it, and `GROUP`: whether the index still fits.
-        sizes: the `max_seq_length` and `max_predictions_per_seq` of its records.
+        fingerprint: int64, shape (3,), size of the file, CRC-32 of samples of it, and `GROUP`: these tell whether the
+            index still fits the file.
+        sizes: int64, shape (2,), `max_seq_length` and `max_predictions_per_seq` of the records.
         checksum: CRC-32 of the CRC-32 of each record's numbers.
-        highest: shape (2, 2), the highest `token_ids` and `mask_ids`, each with its record, from 1.
+        highest: int64, shape (2, 2), the highest `token_ids` and `mask_ids`, each with its record, from 1.
         answer_counts: int64, shape (highest answer + 1,), how often each WordPiece is the answer at a masked position.
-        next_sentence_counts: int64, shape (2,), how often the second segment is the next one, and is a random one.
-        offsets: int64, shape (G,), where each group begins in the file, in bytes.
-        lengths: int32, shape (N,), tokens of each record that are not padding.
-        masked: int32, shape (N,), masked positions of each record.
+        next_sentence_counts: int64, shape (2,), how often the second segment is the actual next one, and a random one.
+        offsets: int64, shape (G,), offset of each group in the file, in bytes.
+        lengths: int32, shape (N,), number of tokens of each record that are not padding.
+        masked: int32, shape (N,), number of masked positions of each record.
         rows: int16, shape (N,) or, until it is planned, (0,): see `packed_data.PackingPlan.row_of_record`.
     """
 
@@ -61,13 +62,13 @@ class ShardIndex(NamedTuple):
 
 
 class Records(NamedTuple):
-    """Files of records, and what is known of them.
+    """Files of records, with their indexes and sums over them.
 
     Attributes:
         files: TFRecord paths.
-        indexes: of these files.
+        indexes: indexes of these files.
         lengths: `max_seq_length` and `max_predictions_per_seq`, by name.
-        num_records, num_real_tokens: int.
+        num_records, num_real_tokens: numbers of records and of tokens that are not padding.
         answer_counts, next_sentence_counts: as in `ShardIndex`, the former of shape (V,).
         checksum: int, CRC-32 of the files' checksums.
     """
@@ -83,7 +84,7 @@ class Records(NamedTuple):
 
 
 def index_path(path: str) -> str:
-    """Returns where the index of a file lies."""
+    """Returns the path of a file's index."""
     directory, name = os.path.split(path)
     return os.path.join(directory, f".{name}.index.npz")
 
@@ -96,8 +97,9 @@ def read_indexes(files: list[str], **lengths: int) -> list[ShardIndex]:
         **lengths: `max_seq_length` and `max_predictions_per_seq` of the records.
 
     Raises:
-        InputError: a record is corrupt, lacks a feature, has other lengths than the flags say, holds a number out of
-            its range, or padding before a token; a file cannot be opened. The message names file and record, from 1.
+        InputError: a file cannot be opened; or a record is corrupt, lacks a feature, differs in its lengths from
+            `lengths`, or has a number out of range or padding before a token. The message names file and record, from
+            1.
     """
     indexes = {path: _load(path) for path in files}
     missing = [path for path, index in indexes.items() if index is None]
@@ -120,7 +122,7 @@ def read_indexes(files: list[str], **lengths: int) -> list[ShardIndex]:
 
 
 def save_index(path: str, index: ShardIndex) -> None:
-    """Writes the index of a file; where that is not allowed, every training makes it anew."""
+    """Writes the index of a file. Without the permission to do so, every training makes it again."""
     with contextlib.suppress(InputError, PermissionError), atomic_path(index_path(path)) as temporary:
         write_arrays(temporary, index)
 
@@ -132,15 +134,15 @@ def write_arrays(path: str, arrays: NamedTuple) -> None:
 
 
 def read_records(files: list[str], vocabulary_size: int, **lengths: int) -> Records:
-    """Adds up what is known of files.
+    """Reads the indexes of files, and adds up their figures.
 
     Args:
         files, lengths: as in `read_indexes`.
         vocabulary_size: int, V.
 
     Raises:
-        InputError: as `read_indexes`; or there is no record at all, or one holds an id that the vocabulary has not. A
-            graph on GPU or TPU does not check ids: one outside its table gives NaN or another row, without an error.
+        InputError: as in `read_indexes`; or there is no record at all, or a record has an id outside the vocabulary. (A
+            graph on GPU or TPU does not check ids: one outside the table gives NaN or another row, without an error.)
     """
     indexes, answer_counts = read_indexes(files, **lengths), np.zeros(vocabulary_size, np.int64)
     for path, index in zip(files, indexes, strict=True):
@@ -164,7 +166,7 @@ def read_records(files: list[str], vocabulary_size: int, **lengths: int) -> Reco
 
 
 def _load(path: str) -> ShardIndex | None:
-    """Returns the index of a file; None if there is none, or if it is damaged or of another file."""
+    """Returns the index of a file; None if there is none, or if it is damaged or belongs to another file."""
     try:
         with open_file(index_path(path)) as file, np.load(file) as stored:
             index = ShardIndex(*(stored[name] for name in ShardIndex._fields))
@@ -187,11 +189,11 @@ def _fingerprint(path: str) -> list[int]:
 
 
 class RecordFigures(NamedTuple):
-    """What an index is made of: figures of consecutive records.
+    """Figures of consecutive records, from which an index is made.
 
     Attributes:
-        record_bytes, lengths, masked: int32, shape (N,), of each record: its bytes without the frame, its tokens that
-            are not padding, its masked positions.
+        record_bytes, lengths, masked: int32, shape (N,), the numbers of bytes (without the frame), of tokens that are
+            not padding, and of masked positions of each record.
         checksums: uint32, shape (N,), CRC-32 of the numbers of each record.
         highest, answer_counts, next_sentence_counts: as in `ShardIndex`.
     """
@@ -206,7 +208,12 @@ class RecordFigures(NamedTuple):
 
     @classmethod
     def of(cls, batch: dict[str, np.ndarray], record_bytes: np.ndarray) -> "RecordFigures":
-        """Describes a batch of records; `batch` has all features, as `record_bytes.instance_features` returns them."""
+        """Describes a batch of records.
+
+        Args:
+            batch: all features of the records, as `record_bytes.instance_features` returns them.
+            record_bytes: int, shape (N,), size of each record without its frame.
+        """
         is_masked, lengths = batch["mask_weights"] > 0, batch["padding_mask"].sum(axis=1, dtype=np.int32)
         most = [batch[name].max(axis=1) for name in _VOCABULARY_FEATURES]
         features = [np.ascontiguousarray(batch[name]).reshape(len(lengths), -1) for name in FEATURE_NAMES]
@@ -223,7 +230,7 @@ class RecordFigures(NamedTuple):
 
     @classmethod
     def join(cls, parts: Iterable["RecordFigures"]) -> "RecordFigures":
-        """Describes records one after another."""
+        """Joins the figures of consecutive parts of a file."""
         highest = np.zeros((len(_VOCABULARY_FEATURES), 2), np.int64)
         answer_counts, next_sentence_counts = np.zeros(1, np.int64), np.zeros(2, np.int64)
         count = 0
@@ -248,7 +255,7 @@ def load_figures(path: str) -> RecordFigures:
 
 
 def make_index(path: str, figures: RecordFigures, sizes: tuple[int, int]) -> ShardIndex:
-    """Returns the index of a file whose records have some figures; of the file only its fingerprint is read."""
+    """Returns the index of a file from the figures of its records. Reads only the file's fingerprint."""
     ends = np.cumsum(figures.record_bytes + _FRAME_BYTES, dtype=np.int64)
     return ShardIndex(
         fingerprint=np.array(_fingerprint(path), np.int64),
@@ -262,7 +269,7 @@ def make_index(path: str, figures: RecordFigures, sizes: tuple[int, int]) -> Sha
 
 def _scan(path: str, lengths: dict[str, int], report: Callable[[int], object]) -> ShardIndex:
     """Reads and checks every record of a file."""
-    # The number that each feature must be less than.
+    # Exclusive upper bound of each feature.
     limits = {"token_ids": _HIGHEST_ID, "padding_mask": 2, "segment_ids": 2, "mask_ids": _HIGHEST_ID}
     limits |= {"mask_positions": lengths["max_seq_length"], "mask_weights": np.inf, "next_sentence_labels": 2}
 
@@ -290,7 +297,8 @@ def _parsed_batches(path: str, lengths: dict[str, int]) -> Iterator[dict[str, np
     dataset = tf.data.TFRecordDataset(path).batch(_SCAN_BATCH_SIZE).map(parse, num_parallel_calls=tf.data.AUTOTUNE)
     try:
         yield from dataset.prefetch(2).as_numpy_iterator()
-    except (tf.errors.OpError, UnicodeDecodeError) as error:  # The latter: TensorFlow quotes a record's bytes as text.
+    # UnicodeDecodeError, since TensorFlow quotes a record's bytes as text.
+    except (tf.errors.OpError, UnicodeDecodeError) as error:
         explain_failure(path, feature_lengths(**lengths))
         raise InputError(f"{path}: cannot be read as TFRecord ({error}). Create or copy it again.") from error
 

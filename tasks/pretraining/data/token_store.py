@@ -1,7 +1,7 @@
-"""Stores the tokenized text of a block in one file, from which a range of documents can be read alone.
+"""Stores the tokenized text of a block in one file, from which a range of documents can be read by itself.
 
-T: tokens of the block, N: its sentences, D: its documents. The file holds T, N, D, then the arrays of `Corpus`, the
-last one first.
+T: tokens of the block, N: sentences, D: documents. The file contains T, N and D, then the arrays of `Corpus` in reverse
+order.
 """
 
 import dataclasses
@@ -56,12 +56,13 @@ def write_store(file: BinaryIO, corpus: Corpus) -> None:
 
 
 def read_store(path: str, dtype: np.dtype, part: int = 0, num_parts: int = 1) -> Corpus:
-    """Reads one of equal parts of the documents of a store; at least one document.
+    """Reads one of `num_parts` equal parts of the documents of a store, at least one document.
 
     Args:
-        path: of a file of `write_store`.
+        path: path of a file of `write_store`.
         dtype: `token_dtype` of the vocabulary.
-        part: int in [0, num_parts).
+        part: index of the part, in [0, num_parts).
+        num_parts: number of parts.
     """
     with open_file(path) as file:
 

@@ -1,4 +1,4 @@
-"""The directory that the steps of data creation, and their processes, share."""
+"""Manages the directory that the steps and processes of data creation share."""
 
 import functools
 import os
@@ -20,9 +20,9 @@ class Workspace:
 
     Attributes:
         settings, block_bytes, num_shards: as given to `fill_workspace`.
-        tokenizer: of the vocabulary.
-        dtype: of its ids in a store.
-        masking: what masking needs of vocabulary and settings.
+        tokenizer: tokenizer of the vocabulary.
+        dtype: dtype of token ids in a store.
+        masking: rules of masking, from vocabulary and settings.
     """
 
     def __init__(self, directory: str):
@@ -49,7 +49,7 @@ class Workspace:
         return os.path.join(self.directory, "stores", f"{block:06d}-{store}")
 
     def part_path(self, shard: int, block: int) -> str:
-        """Returns the path of those records of a block that go to a shard; `.npz` is added for their figures."""
+        """Returns the path of a block's records for a shard; `.npz` is added for their figures."""
         return os.path.join(self.directory, "parts", f"{shard:05d}-{block:06d}")
 
     def shard_path(self, shard: int) -> str:
@@ -59,14 +59,14 @@ class Workspace:
 
 @functools.lru_cache(maxsize=1)
 def open_workspace(directory: str) -> Workspace:
-    """Opens a workspace; a process keeps the latest one open, since the path tells all that its work depends on."""
+    """Opens a workspace. A process keeps the latest one open, since all its work depends on the path alone."""
     return Workspace(directory)
 
 
 def fill_workspace(
     directory: str, vocabulary: bytes, settings: InstanceSettings, block_bytes: int, num_shards: int
 ) -> Workspace:
-    """Makes a workspace of a directory; it may hold an earlier run's results of the same arguments."""
+    """Makes a workspace in a directory, which may have results of an earlier run with the same arguments."""
     for name in ("stores", "parts", "shards"):
         make_directory(os.path.join(directory, name))
     with atomic_path(os.path.join(directory, _VOCABULARY)) as temporary, open(temporary, "wb") as file:

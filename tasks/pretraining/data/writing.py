@@ -3,8 +3,8 @@
 Pairs of segments for next-sentence prediction are drawn as integer ranges of one flat array of token ids. Source:
 google-research/bert, create_pretraining_data.py:223-341 and :418-433. A sentence is a run of a document's tokens and a
 segment is a run of its sentences, so a segment is a range `[start, stop)` of the corpus: nothing is copied until an
-instance is built. Every draw comes from the generator passed in, and one generator serves one document of one
-duplicate, so that the result depends on the seed alone, whatever worker draws it.
+instance is built. Each document has a generator of its own in each pass over the text, which makes all of its draws. So
+the result depends on the seed alone, not on the worker.
 
 B: instances of a batch, S: `max_seq_length`.
 """
@@ -35,13 +35,14 @@ _TRIES_FOR_ANOTHER_DOCUMENT = 10  # create_pretraining_data.py:279
 
 
 def write_block(directory: str, block: int) -> list[int]:
-    """Writes the records of all instances of a block, a file for each shard that gets some of them.
+    """Writes the records of all instances of a block, one file for each shard that gets some of them.
 
     Args:
-        directory: the workspace's, with all stores.
+        directory: directory of the workspace, with all stores.
+        block: number of the block in the plan.
 
     Returns:
-        Their counts, as `count_batch` gives them.
+        Their counts, as `count_batch` returns them.
     """
     workspace = open_workspace(directory)
     pairs, corpus = _draw_pairs(workspace, block)
@@ -53,7 +54,7 @@ def write_block(directory: str, block: int) -> list[int]:
 
 
 def _draw_pairs(workspace: Workspace, block: int) -> tuple[np.ndarray, Corpus]:
-    """Returns the pairs, int64 of shape (pairs, fields of `Pair`), and the corpus that they are ranges of."""
+    """Returns the pairs, int64 of shape (pairs, fields of `Pair`), and the corpus whose ranges they are."""
     settings, plan = workspace.settings, workspace.plan
     own = _read_block(workspace, block)
     sample = [_read_block(workspace, *part) for part in plan.neighbours(block)]
@@ -98,7 +99,7 @@ def _write_part(workspace: Workspace, path: str, corpus: Corpus, pairs: np.ndarr
 
 
 def join_shard(directory: str, shard: int) -> None:
-    """Makes a shard, and its index, of the records that blocks have for it."""
+    """Makes a shard and its index from the records that the blocks have written for it."""
     workspace = open_workspace(directory)
     path = workspace.shard_path(shard)
     parts = [workspace.part_path(shard, block) for block in workspace.plan.blocks_of(shard)]
@@ -119,7 +120,7 @@ def join_shard(directory: str, shard: int) -> None:
 
 
 class Pair(NamedTuple):
-    """Two segments, as ranges of `Corpus.token_ids`, with the label and the seed of their mask."""
+    """Two segments as ranges of `Corpus.token_ids`, the next-sentence label, and the seed of the masks."""
 
     a_start: int
     a_stop: int
@@ -144,10 +145,10 @@ def draw_pairs(
 
     Args:
         corpus: at least one document.
-        document: int, index of the document.
+        document: index of the document.
         others: indices of the documents that random segments come from; if it is only `document`, all come from it.
         rng: generator of this document's draws.
-        max_seq_length: int, at least 5, with `SPECIAL_TOKENS` counted.
+        max_seq_length: maximum tokens of an instance, at least 5, including `SPECIAL_TOKENS`.
         short_seq_prob: float, probability of a target length uniform in [2, max_seq_length - 3].
     """
     max_tokens = max_seq_length - SPECIAL_TOKENS
@@ -169,7 +170,7 @@ def draw_pairs(
 
 
 def _stop_sentence(bounds: np.ndarray, first: int, num_tokens: int) -> int:
-    """Returns the sentence at which a run from `first` on holds `num_tokens`; at least one, at most all of them."""
+    """Returns the end of the shortest run of sentences from `first` with at least `num_tokens`, or of all sentences."""
     return min(bisect.bisect_left(bounds, bounds[first] + num_tokens, lo=first + 1), len(bounds) - 1)
 
 
@@ -190,9 +191,9 @@ def truncate_pair(
 ) -> tuple[int, int, int, int]:
     """Shortens two ranges to `max_tokens` together (create_pretraining_data.py:418-433), in constant time.
 
-    Token by token, the longer range loses one (a tie: the second), at its front or its back by a fair coin. Hence
-    first the difference goes, then both lose alternately, the second beginning; and of n lost tokens Binomial(n, 1/2)
-    go at the front, which is the number of ones among n random bits.
+    In the source, the longer range loses a token at a time (in a tie, the second range), at its front or its back with
+    equal probability. So first the difference goes, then both ranges lose tokens alternately, beginning with the
+    second. Of n lost tokens, Binomial(n, 1/2) are at the front, which is the number of ones among n random bits.
     """
     len_a, len_b = a_stop - a_start, b_stop - b_start
     excess = max(len_a + len_b - max_tokens, 0)
@@ -211,13 +212,15 @@ def build_tokens(
     """Joins pairs to `[CLS] a [SEP] b [SEP]`, padded with zeros to S = `max_seq_length`.
 
     Args:
-        corpus: what the pairs are ranges of.
+        corpus: corpus whose ranges the pairs are.
         pairs: int64, shape (B, fields of `Pair`).
+        cls_token_id, sep_token_id: ids of [CLS] and [SEP].
+        max_seq_length: S.
 
     Returns:
         token_ids: int32, shape (B, S).
-        lengths: int64, shape (B,), tokens of each instance.
-        first_lengths: int64, shape (B,), those of segment 0: [CLS], a and the first [SEP].
+        lengths: int64, shape (B,), number of tokens of each instance.
+        first_lengths: int64, shape (B,), number of tokens of segment 0: [CLS], a and the first [SEP].
     """
     a_start, a_stop, b_start, b_stop = pairs[:, :4].T[..., np.newaxis]
     first_lengths = a_stop - a_start + 2

@@ -1,4 +1,4 @@
-"""The model to pre-train: its architecture, and the weights it starts from."""
+"""Builds the model to pre-train: its architecture, and the weights that it starts from."""
 
 import itertools
 
@@ -20,7 +20,8 @@ def read_architecture(settings: PretrainingSettings, vocabulary_size: int) -> Be
     """Returns the architecture that the settings name, with their overrides and the size of the vocabulary file.
 
     Raises:
-        InputError: it does not fit the data's length, the vocabulary or, with `init_checkpoint`, the weights.
+        InputError: the architecture does not fit the data's length or, with `init_checkpoint`, the vocabulary or the
+            weights.
     """
     source = settings.architecture_source
     config = BertConfig.from_json_file(source) if settings.bert_config_file else read_bert_config(source)
@@ -45,14 +46,14 @@ def read_architecture(settings: PretrainingSettings, vocabulary_size: int) -> Be
 
 
 def check_vocabulary(settings: PretrainingSettings, pieces: list[str]) -> None:
-    """Checks that `vocab_file` and `do_lower_case` are what the weights of `init_checkpoint` were trained with.
+    """Checks that the weights of `init_checkpoint` were trained with `vocab_file` and `do_lower_case`.
 
     Args:
-        settings: with `init_checkpoint`.
-        pieces: of `vocab_file`.
+        settings: settings with `init_checkpoint`.
+        pieces: WordPieces of `vocab_file`.
 
     Raises:
-        InputError: the checkpoint says otherwise; one without a vocabulary says nothing.
+        InputError: the checkpoint has another vocabulary or letter case. Without a vocabulary, nothing is checked.
     """
     held = read_tokenizer(settings.init_checkpoint, settings.do_lower_case) or {"vocabulary": pieces}
     theirs = map(str.strip, held["vocabulary"])  # As `pieces` are read: two of Google's Chinese ones are white space.
@@ -66,14 +67,14 @@ def check_vocabulary(settings: PretrainingSettings, pieces: list[str]) -> None:
 
 
 def model_builder(settings: PretrainingSettings, config: BertConfig, tokenizer: BertTokenizer):
-    """Returns a function that builds the model, of random weights or of those of `init_checkpoint`.
+    """Returns a function that builds the model, with random weights or with those of `init_checkpoint`.
 
     Raises:
-        InputError: as `check_vocabulary`.
+        InputError: as in `check_vocabulary`.
     """
     layout = "packed" if settings.packing else "rectangular"
     if not settings.init_checkpoint:
-        if "/" in (settings.preset or ""):  # In all other commands it brings its weights along.
+        if "/" in (settings.preset or ""):  # In all other commands, such a preset also loads its weights.
             logging.warning(
                 "The weights start at random. To train those of a preset: --init_checkpoint=%s in place of --preset.",
                 settings.preset,

@@ -1,9 +1,9 @@
-"""Batches of pre-training instances from TFRecord files.
+"""Makes batches of pre-training instances from TFRecord files.
 
-**Order.** The records of a file are read in blocks. Each epoch permutes the blocks of all files, and the units, which
-are records or packed rows of them, within each block. The permuted units are cut into B equal runs, and every batch
+**Order.** The records of a file are read in blocks. Each epoch permutes the blocks of all files, and within each block
+the units, which are records or packed rows of records. The permuted units are cut into B equal runs, and every batch
 takes the next unit of each run. So a batch draws from B places of the data, and a worker that computes some rows of all
-batches reads only its runs: of N workers each reads 1/N of the data.
+batches reads only its runs: each of N workers reads 1/N of the data.
 
 B: batch, S: `max_seq_length`, P: `max_predictions_per_seq`, K: instances of a packed row at most, U: units of an epoch.
 """
@@ -28,14 +28,14 @@ _SHUFFLE = tf.random.experimental.stateless_shuffle
 
 
 class _Blocks(NamedTuple):
-    """What to read at once; tensors of shape (blocks,).
+    """Blocks of records, each of which is read at once; tensors of shape (blocks,).
 
     Attributes:
-        file: int64, number of the file.
-        offset: int64, where in the file the block begins, in bytes.
-        first: int64, number of its first record among those of all files.
-        records: int64, number of its records.
-        units: int64, number of its units.
+        file: int32, index of the file.
+        offset: int64, offset of the block in the file, in bytes.
+        first: int64, index of the block's first record among those of all files.
+        records: int64, number of records.
+        units: int64, number of units.
     """
 
     file: tf.Tensor
@@ -52,11 +52,12 @@ class TrainBatches:
     seed, of the number of threads and of the number of workers. Batches cross the end of an epoch.
 
     Args:
-        records: the files, and what is known of them.
-        batch_size: int, B, examples of one step on all replicas together; packed: rows.
-        masking: the rules of dynamic masking; None: the masks that the records hold. A record's masks are a function
-            of (`random_seed`, its place in the stream).
-        packing: the plan of these files, with room for the masks of `masking`; None: one instance a row.
+        records: the files with their indexes.
+        batch_size: int, B, examples of a step on all replicas together; with packing, rows.
+        random_seed: int, seed of the order and of dynamic masks.
+        masking: rules of dynamic masking; None: the masks stored in the records. A record's masks are a function of
+            (`random_seed`, its position in the stream).
+        packing: packing plan of these files, with room for the masks of `masking`; None: one instance per row.
     """
 
     def __init__(
@@ -76,9 +77,9 @@ class TrainBatches:
         self._num_units = int(tf.reduce_sum(self._blocks.units))
 
     def __call__(self, start_step: int) -> tf.data.Dataset:
-        """Returns the batches from a step on, of what `parse_records` or `pack_instances` returns.
+        """Returns the batches from a step on, as `parse_records` or, with packing, `pack_instances` returns them.
 
-        `batches(n)` continues exactly where `batches(0)` stands after n batches, and reads nothing of those before.
+        `batches(n)` equals `batches(0).skip(n)`, but does not read the data of the skipped batches.
         """
         return self.share(start_step, 0, 1)
 
@@ -86,7 +87,7 @@ class TrainBatches:
         """Returns the rows `[index * B / count, (index + 1) * B / count)` of each of these batches.
 
         Raises:
-            InputError: B is no multiple of `count`.
+            InputError: B is not a multiple of `count`.
         """
         if self._batch_size % count:
             raise InputError(
@@ -109,7 +110,7 @@ class TrainBatches:
         return batches.map(read, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
 
     def _epoch(self, epoch: tf.Tensor, rows: tf.Tensor, skipped: tf.Tensor) -> tf.data.Dataset:
-        """Returns the units of an epoch that lie in some rows of the batches, without the first `skipped` of all."""
+        """Returns the units of an epoch in some rows of the batches, without the epoch's first `skipped` units."""
         blocks, num_units, batch_size = self._blocks, self._num_units, self._batch_size
         seed = tf.stack([tf.constant(self._seed, tf.int64), epoch])
         order = _SHUFFLE(tf.range(len(blocks.units)), seed)
@@ -146,8 +147,9 @@ def make_eval_dataset(
     """Returns every record once, in the files' order, with its stored masks.
 
     Args:
-        is_static: whether the last batch is filled with rows of zeros, whose answers weigh nothing; otherwise it may be
-            smaller. The other arguments are as in `TrainBatches`.
+        records, batch_size, packing: as in `TrainBatches`.
+        is_static: whether the last batch is filled up with rows of zeros, whose answers have weight 0; otherwise it may
+            be smaller.
     """
     blocks, load = _blocks(records, packing), _loader(records, packing)
     read = tf.autograph.experimental.do_not_convert(_reader(records, packing))
@@ -172,7 +174,7 @@ def fill_batch(features: dict[str, tf.Tensor], labels: dict[str, tf.Tensor], bat
 
 
 def _blocks(records: Records, packing: PackingPlan | None) -> _Blocks:
-    # A worker holds a block of each of its runs, about 0.9 kB a record at 128 tokens.
+    # A worker holds a block of each of its runs in memory, about 0.9 kB per record of 128 tokens.
     size = packed_data.WINDOW if packing else shard_index.GROUP
     tables = []
     first = 0
@@ -185,14 +187,14 @@ def _blocks(records: Records, packing: PackingPlan | None) -> _Blocks:
         first += num_records
     file, offset, first, sizes = np.concatenate(tables, axis=1)
     units = packing.rows_per_window if packing else sizes
-    # Eager constants: inside a graph they would count towards its limit of 2 GB.
+    # Eager constants, since constants inside a graph would count towards its limit of 2 GB.
     return _Blocks(tf.constant(file, tf.int32), *map(tf.constant, (offset, first, sizes, units)))
 
 
 def _loader(records: Records, packing: PackingPlan | None) -> Callable[..., tf.data.Dataset]:
-    """Returns a function from a block's fields but `units` to a dataset of one element, its units in their order.
+    """Returns a function that maps a block's fields except `units` to a dataset of one element, its units in order.
 
-    Without packing they are serialized records, shape (units,). Packed rows have shape (units, K): the serialized
+    Without packing, these are serialized records, shape (units,). Packed rows have the shape (units, K): the serialized
     records of a row, then empty strings.
     """
     paths = tf.constant(records.files)
@@ -200,7 +202,7 @@ def _loader(records: Records, packing: PackingPlan | None) -> Callable[..., tf.d
 
     @tf.autograph.experimental.do_not_convert
     def load(file, offset, first, count):
-        # `tf.data.TFRecordDataset` does not show that its op starts to read anywhere.
+        # The op can start to read at an offset, but `tf.data.TFRecordDataset` has no argument for it.
         variant = tf.raw_ops.TFRecordDatasetV2(
             filenames=[paths[file]], compression_type="", buffer_size=_READ_BYTES, byte_offsets=[offset]
         )
@@ -215,7 +217,7 @@ def _loader(records: Records, packing: PackingPlan | None) -> Callable[..., tf.d
 def _reader(
     records: Records, packing: PackingPlan | None, masking: MaskingRules | None = None, random_seed: int = 0
 ) -> Callable[[tf.Tensor, tf.Tensor], tuple[dict, dict]]:
-    """Returns a graph function from units and their numbers in the stream to features and labels."""
+    """Returns a graph function that maps the units' positions in the stream, and units, to features and labels."""
 
     def instances(numbers, serialized):
         features, labels = parse_records(serialized, **records.lengths)

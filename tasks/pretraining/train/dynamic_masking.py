@@ -15,18 +15,19 @@ _REDRAWN = ("token_ids", "mask_positions", "mask_ids", "mask_weights")
 def mask_again(
     features: dict[str, tf.Tensor], labels: dict[str, tf.Tensor], rules: MaskingRules, random_seed: int, numbers
 ) -> tuple[dict, dict]:
-    """Restores the tokens that instances had before they were masked, and masks them anew, in tf.data.
+    """Restores the original tokens of masked instances, and masks them again, in tf.data.
 
-    The masks are drawn by NumPy, which takes 1 ms for 256 instances of 128 tokens; the same in TensorFlow ops took 3.5.
+    NumPy draws the masks in 1 ms for 256 instances of 128 tokens. TensorFlow ops took 3.5 ms.
 
     Args:
-        features, labels: of n instances, as `tasks.pretraining.data.records.parse_records` returns them.
+        features, labels: features and labels of n instances, as `tasks.pretraining.data.records.parse_records` returns
+            them.
         rules: MaskingRules.
         random_seed: int, not negative.
-        numbers: int64, shape (n,), the instances' numbers in the stream of all epochs.
+        numbers: int64, shape (n,), positions of the instances in the stream of all epochs.
 
     Returns:
-        `features` and `labels` with other `token_ids`, `mask_positions`, `mask_ids` and `mask_weights`.
+        `features` and `labels` with new `token_ids`, `mask_positions`, `mask_ids` and `mask_weights`.
     """
     before = {name: (features | labels)[name] for name in _REDRAWN}
 

@@ -1,4 +1,4 @@
-"""The pre-training losses: masked LM and next sentence; and metrics beyond those that the trainer sums up.
+"""The pre-training losses, masked LM and next sentence, and metrics that the trainer does not compute.
 
 B: batch, P: masked positions, K: examples of a packed sequence, V: vocabulary.
 """
@@ -17,15 +17,15 @@ class PretrainingObjective(Objective):
         masked LM:     sum(mask_weights * cross-entropy) / (sum(mask_weights) + 1e-5)
         next sentence: mean cross-entropy
 
-    Both sums and both weights are over the global batch. The source takes the masked-LM mean on each TPU core and
-    averages those, so that the tokens of a core with few of them weigh more; here every token weighs the same.
+    Both sums and both weights are over the global batch. The source averages the masked-LM means of the TPU cores, so
+    that tokens weigh more on a core with few of them; here every token weighs the same.
 
     Outputs: dict of float32 logits, `masked_lm` (B, P, V) and `next_sentence` (B, 2), packed (B, K, 2).
-    Labels: dict of `mask_ids` int (B, P), `mask_weights` float32 (B, P), `next_sentence_labels` int (B,). Packed these
-    are (B, K), with `next_sentence_weights` float32 (B, K), 0.0 where a sequence has fewer than K examples.
+    Labels: dict of `mask_ids` int (B, P), `mask_weights` float32 (B, P), `next_sentence_labels` int (B,). Packed,
+    the latter are (B, K), with `next_sentence_weights` float32 (B, K), 0.0 where a sequence has fewer than K examples.
 
     Args:
-        use_next_sentence: bool; False: the masked-LM loss alone (paper, section 5.1, "No NSP").
+        use_next_sentence: bool; False: the masked-LM loss alone (section 5.1 of the paper, "No NSP").
         next_sentence_weight: float, factor of the next-sentence loss; 1.0 is the source's.
     """
 
@@ -53,7 +53,7 @@ class PretrainingObjective(Objective):
         }
 
     def real_tokens(self, features) -> tf.Tensor:
-        """Counts them; a packed `padding_mask` holds numbers of examples."""
+        """Counts the real tokens. In a packed batch, `padding_mask` has the number of each token's example, from 1."""
         return tf.reduce_sum(tf.cast(features["padding_mask"] > 0, tf.float32))
 
     def _answers(self, labels) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
@@ -67,7 +67,7 @@ class PretrainingObjective(Objective):
 
 
 def _cross_entropy(ids: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
-    """Computes -log softmax(logits)[ids]: ids int (...), logits (..., C) -> float32 (...).
+    """Computes -log softmax(logits)[ids], float32 (...), for ids int (...) and logits (..., C).
 
     TensorFlow's fused op takes 106 ms, forward and backward, for 640 rows of 30,522 logits on 2 cores; keeping the
     softmax for the gradient takes 49 ms. The largest probability is 1 / sum(exp(logits - max)), hence the log of the
@@ -102,9 +102,8 @@ def most_frequent_accuracy(train_counts: np.ndarray, eval_counts: np.ndarray) ->
     """Returns the accuracy of always giving the most frequent answer of training, which a model has to beat.
 
     Args:
-        train_counts, eval_counts: int, shape (answers,), how often each is the right one: WordPieces at masked
-            positions, or the two labels of next-sentence prediction
-            (`tasks.pretraining.data.shard_index.Records`).
+        train_counts, eval_counts: int, shape (answers,), how often each answer is right: WordPieces at masked
+            positions, or the two labels of next-sentence prediction (`tasks.pretraining.data.shard_index.Records`).
 
     Returns:
         Share of the held-out questions with that answer; 0.0 if there are none.

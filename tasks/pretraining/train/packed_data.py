@@ -1,9 +1,9 @@
-"""Packing: several instances in one row of `max_seq_length` tokens (Krell et al. 2021).
+"""Packs several instances into one row of `max_seq_length` tokens (Krell et al. 2021).
 
-Rows are planned once, over windows of consecutive records, which the files hold in shuffled order. The plan stays the
-same in every epoch. Attention keeps the instances of a row apart, so a row only decides which of them share a batch,
-and rows are shuffled every epoch. Thus all epochs have the same number of rows, and resuming remains a matter of
-counting. The plan keeps 2 bytes a record.
+Rows are planned once, over windows of consecutive records, which are in shuffled order in the files. The plan is the
+same in every epoch. Attention keeps the instances of a row apart, so a row only decides which instances share a batch,
+and rows are shuffled every epoch. So all epochs have the same number of rows, and resuming remains a matter of
+counting. The plan takes 2 bytes per record.
 
 N: records, R: rows, S: `max_seq_length`, P: `max_predictions_per_seq`, K: instances of a row at most, Q: masked
 positions of a row at most, n: instances of a batch of rows.
@@ -19,10 +19,10 @@ from tasks.pretraining.data.masking import MaskingRules, num_to_mask
 from tasks.pretraining.data.shard_index import GROUP, Records, save_index
 from tasks.text.parallel import progress_bar
 
-# Records that are packed together: from a few hundred on, rows are 99% full. A multiple of `GROUP` that fits int16.
+# Records that are packed together. From a few hundred on, rows are 99% full. A multiple of `GROUP` that fits int16.
 WINDOW = 4 * GROUP
-# A row's masked positions over those of a row of average instances. Without a bound on them a row of the shortest
-# instances, which have one masked token in five, would widen every row's masked-LM logits.
+# Most masked positions of a row, relative to a row of average instances. Without this bound, a row of the shortest
+# instances, which have one masked token in five, would widen the masked-LM logits of every row.
 _MASKED_SLACK = 1.04
 
 
@@ -31,9 +31,9 @@ class PackingPlan:
     """The records that share a row, and the sizes that follow.
 
     Attributes:
-        row_of_record: int16, shape (N,), number of the record's row within its window, in the files' order. A file's
+        row_of_record: int16, shape (N,), index of the record's row within its window, in the files' order. A file's
             last window may be smaller.
-        rows_per_window: int64, shape (windows,).
+        rows_per_window: int64, shape (windows,), number of rows of each window.
         examples_per_row: int, K.
         predictions_per_row: int, Q.
     """
@@ -53,11 +53,12 @@ class PackingPlan:
 
 
 def plan_packing(records: Records, masking: MaskingRules | None = None) -> PackingPlan:
-    """Decides which records share a row: a function of their sizes alone, kept in the index of each file.
+    """Decides which records share a row, by their sizes alone, and stores the plan in the index of each file.
 
     Args:
-        records: what is known of all of them.
-        masking: the rules of dynamic masking, if any: rows get room for whichever masks more, these or the stored ones.
+        records: the files with their indexes.
+        masking: rules of dynamic masking, if any. Rows then have room for these masks and for the stored ones, and such
+            a plan is not stored if it differs.
     """
     masked = [index.masked for index in records.indexes]
     if masking is not None:
@@ -92,7 +93,7 @@ def _pack_file(lengths: np.ndarray, masked: np.ndarray, max_seq_length: int) -> 
 
 
 def _describe_windows(rows: np.ndarray, masked: np.ndarray) -> np.ndarray:
-    """Returns each window's number of rows, and the most records and masked positions of one of them: (windows, 3)."""
+    """Returns the number of rows of each window, and the most records and masked positions of a row: (windows, 3)."""
     figures = []
     for start in range(0, len(rows), WINDOW):
         window = slice(start, start + WINDOW)
@@ -103,18 +104,19 @@ def _describe_windows(rows: np.ndarray, masked: np.ndarray) -> np.ndarray:
 
 
 def pack_window(lengths: np.ndarray, masked: np.ndarray, max_length: int, max_masked: int) -> np.ndarray:
-    """Packs best fit: the longest record first, each into the fullest row with room for its tokens and masks.
+    """Packs by best fit: the longest record first, each into the fullest row with room for its tokens and masks.
 
     Args:
         lengths, masked: int, shape (w,), tokens and masked positions of each record; at most the bounds.
+        max_length, max_masked: maximum tokens and masked positions of a row.
 
     Returns:
         int16, shape (w,), the row of each record; rows are numbered in the order of their first records.
     """
     rows = np.empty(len(lengths), np.int64)
-    with_space: list[list[int]] = [[] for _ in range(max_length + 1)]  # Rows by the tokens that they have room for.
+    with_space: list[list[int]] = [[] for _ in range(max_length + 1)]  # Rows by number of free tokens.
     has_any = 0  # Bit s: with_space[s] is not empty.
-    masked_room: list[int] = []  # Masked positions that each row has room for.
+    masked_room: list[int] = []  # Number of free masked positions of each row.
     for record in np.argsort(-lengths.astype(np.int64), kind="stable").tolist():
         length, num_masked = int(lengths[record]), int(masked[record])
         candidates = has_any >> length << length
@@ -144,7 +146,8 @@ def rows_of_window(records: tf.Tensor, rows: tf.Tensor, plan: PackingPlan) -> tf
 
     Args:
         records: string, shape (w,).
-        rows: int16, shape (w,), the row of each.
+        rows: int16, shape (w,), the row of each record.
+        plan: the plan, for K.
 
     Returns:
         string, shape (rows, K): the records of each row, then empty strings.
@@ -161,12 +164,13 @@ def pack_instances(
     """Concatenates instances into rows, in tf.data on the host.
 
     Args:
-        features, labels: of n instances, as `parse_records` returns them, ordered by row.
-        rows: int64, shape (n,), the row of each, ascending from 0; none is empty.
+        features, labels: features and labels of n instances, as `parse_records` returns them, ordered by row.
+        rows: int64, shape (n,), the row of each instance, ascending from 0; no row is empty.
         num_rows: int or int scalar tensor, R.
+        plan: the plan, for K and Q.
 
     Returns:
-        features: dict of int32 tensors: `token_ids`, `segment_ids` and `padding_mask` (R, S), where the latter holds
+        features: dict of int32 tensors: `token_ids`, `segment_ids` and `padding_mask` (R, S), of which the latter has
             the number of each token's instance in its row, from 1; `mask_positions` (R, Q); `first_positions` (R, K).
         labels: dict of `mask_ids` int32 and `mask_weights` float32 (R, Q); `next_sentence_labels` int32 and
             `next_sentence_weights` float32 (R, K), 0.0 where a row has fewer than K.
@@ -182,7 +186,7 @@ def pack_instances(
     masked_counts = tf.reduce_sum(tf.cast(is_masked, tf.int64), axis=1)  # [n]
 
     def lay(values, width, counts=None):
-        """Values `[n]`, or `counts` `[n]` of them for each instance in one flat tensor, to `[R, width]`."""
+        """Lays out values as `[R, width]`: one value per instance, or `counts` `[n]` values in one flat tensor."""
         counts = per_row if counts is None else tf.math.segment_sum(counts, rows)
         return tf.RaggedTensor.from_row_lengths(values, counts).to_tensor(shape=[num_rows, width])
 

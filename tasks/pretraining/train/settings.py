@@ -137,11 +137,11 @@ class PretrainingSettings(TrainingSettings):
 
     @property
     def architecture_source(self) -> str:
-        """Where the architecture comes from, as given."""
+        """The preset, file or checkpoint that gives the architecture."""
         return self.preset or self.bert_config_file or self.init_checkpoint
 
     @property
     def architecture(self) -> dict:
-        """The fields of `BertConfig` that are given, and replace the architecture's own."""
+        """The fields of `BertConfig` that the flags give. They replace those of the architecture."""
         values = {name: getattr(self, name, None) for name in BertConfig.__dataclass_fields__}
         return {name: value for name, value in values.items() if value is not None}

@@ -1,4 +1,4 @@
-"""The stages of `bert-pretrain`: check the records, train, evaluate, save the preset."""
+"""Runs the stages of `bert-pretrain`: checks the records, trains, evaluates, and saves the preset."""
 
 import dataclasses
 import os
@@ -32,10 +32,10 @@ _SCORES = ("masked_lm_accuracy", "next_sentence_accuracy", "masked_lm_loss", "pe
 
 
 def run_stages(settings: PretrainingSettings, started: float) -> dict:
-    """Trains and evaluates, or one of them; see `tasks.pretraining.run.pretrain`.
+    """Trains, evaluates, or both; see `tasks.pretraining.run.pretrain`.
 
     Args:
-        settings: of the run.
+        settings: settings of the run.
         started: `time.monotonic()` when the run began.
     """
     strategy = prepare_devices(settings)
@@ -85,7 +85,8 @@ def _run(settings: PretrainingSettings, strategy: tf.distribute.Strategy, starte
                 trainer.model.save_to_preset(temporary)
                 tokenizer.save_to_preset(temporary)
         path = os.path.join(settings.output_dir, "metrics.json")
-        # A call that trained nothing adds to those of the training. Without one, they may be of another model.
+        # A call that trained nothing adds to the figures of the training. Without a training (step 0), earlier figures
+        # may belong to another model.
         if "train_seconds" not in metrics and int(trainer.step.numpy()):
             metrics = {**read_optional_json(path), **metrics}
         write_json(path, metrics)
@@ -126,10 +127,10 @@ def _write_pages(trainer: Trainer, tokenizer, data: list[Data], metrics: dict, s
 
 
 def _read(files: list[str], trainer: Trainer, tokenizer: BertTokenizer, settings: PretrainingSettings) -> Records:
-    """Reads what is known of files; the chief makes missing indexes before the other workers look for them.
+    """Reads the indexes of files. The chief makes missing ones before the other workers look for them.
 
     Raises:
-        InputError: as `read_records`; or the workers see different files.
+        InputError: as in `read_records`; or the workers see different files.
     """
     workers = trainer.workers
     if not workers.is_chief:
@@ -143,7 +144,7 @@ def _read(files: list[str], trainer: Trainer, tokenizer: BertTokenizer, settings
 
 
 def _guesses(train: Records, held_out: Records, settings: PretrainingSettings) -> dict[str, float]:
-    """Returns what always giving the most frequent answer would score."""
+    """Returns the scores of always giving the most frequent answer."""
     pairs = {"unigram_accuracy": (train.answer_counts, held_out.answer_counts)}
     if settings.use_next_sentence:
         pairs["majority_next_sentence_accuracy"] = train.next_sentence_counts, held_out.next_sentence_counts
@@ -173,7 +174,7 @@ def _train(
     budget: Budget,
     settings: PretrainingSettings,
 ) -> dict:
-    """Trains to the last step; returns the training's figures, with those of speed only if a step remained to do."""
+    """Trains to the last step; returns the training's figures, with figures of speed only if a step was left to do."""
     plan = plan_packing(data, masking) if settings.packing else None
     sizes = {"batch_size": settings.train_batch_size, "random_seed": settings.random_seed}
     make_dataset = TrainBatches(data, **sizes, masking=masking, packing=plan)
@@ -230,7 +231,7 @@ def _speed_figures(seconds: float, num_examples: float, records: Records, speed:
 
 
 class _Evaluation:
-    """Evaluates the trainer's model on the held-out records; keeps the latest figures and the time spent."""
+    """Evaluates the trainer's model on the held-out records. Keeps the latest figures and the time spent."""
 
     def __init__(self, trainer: Trainer, data: Records, settings: PretrainingSettings):
         self.figures: dict[str, float] = {}

@@ -256,7 +256,7 @@ def test_what_was_changed_on_the_way_is_found_and_nothing_is_left(tmp_path, monk
 
     monkeypatch.setattr(google, "write", write_with_a_fault)
     before = sorted(os.listdir(tmp_path))
-    with pytest.raises(InputError, match="next_sentence/bias did not come back as in hugging_face"):
+    with pytest.raises(InputError, match="next_sentence/bias differ from hugging_face"):
         convert(str(tmp_path), str(tmp_path / "out"), to_format="google")
     assert sorted(os.listdir(tmp_path)) == before
 
