@@ -1,18 +1,19 @@
-"""What own words buy: `bert-adapt` with new tokens and without, in equal minutes, and how many tokens they save.
+"""Measures what new tokens gain: `bert-adapt` with and without them, in equal minutes, and how many tokens they save.
 
     OMP_NUM_THREADS=1 TF_NUM_INTRAOP_THREADS=1 TF_NUM_INTEROP_THREADS=1 \\
         .venv/bin/python benchmarks/adapt.py --output_dir=runs/adapt
 
 The domains are the English, German and French manual pages of this machine, rendered by `man`, presidential addresses,
-and Chinese reviews. The first table has the share of held-out tokens that 500, 2,000 and 8,000 new ones save ("new"),
-beside the pieces that a vocabulary of the domain's own (`bert-train-vocab`) holds first and the old one lacks ("own"),
-and beside one token for each word, the least that BERT's rules allow.
+and Chinese reviews. The first table has the share of held-out tokens that 500, 2,000 and 8,000 new tokens save ("new").
+It compares them with the first pieces of a vocabulary trained on the domain (`bert-train-vocab`) that the old one lacks
+("own"), and with one token for each word, the fewest that BERT's rules allow.
 
-The second one adapts MiniLM to each of --domains, with no new tokens and with --num_new_tokens, for --minutes each. It
-then fine-tunes both, and MiniLM as it is, to tell by a sentence from which section of the manual it is (or whether from
-an inaugural address), on other pages than it is tested on. Both mask whole words, so that a word is to be guessed
-without its other pieces. Finished cells are lines of cells.jsonl in --output_dir; the same command continues with the
-others. With the defaults a seed of a domain takes 13 minutes on one core.
+The second table adapts MiniLM to each of --domains, without new tokens and with --num_new_tokens, for --minutes each.
+Both trainings mask whole words, so that a word must be guessed without its other pieces. Both models and the unchanged
+MiniLM are then fine-tuned to tell from which section of the manual a sentence comes (or whether from an inaugural
+address). Training and test sentences come from different pages. Finished cells are lines of cells.jsonl in
+--output_dir; the same command continues with the others. With the defaults, a seed of a domain takes 13 minutes on one
+core.
 """
 
 import glob

@@ -1,4 +1,4 @@
-"""Throughput per core and peak memory of bert-create-pretraining-data and of Model Garden's command.
+"""Compares bert-create-pretraining-data with Model Garden's command: throughput per core and peak memory.
 
     .venv/bin/python benchmarks/data_creation.py [--corpus_megabytes=8] [--rounds=3] [--memory_megabytes=1000]
 
@@ -6,9 +6,9 @@ The text is that of ../shared/data/corpus, one sentence per line, repeated, with
 document. Both commands get the same text, vocabulary and settings, and take turns in processes of their own. Throughput
 is text per second of processor time (user and system, over all processes of the command), without the time for two
 documents of two sentences, which is spent on imports and the vocabulary. Peak memory is the largest sum of the resident
-sets of the command's processes, sampled twenty times per second. With --memory_megabytes ours runs once more on that
+sets of the command's processes, sampled twenty times per second. With --memory_megabytes, ours runs once more on that
 much text. ru_maxrss is that of the largest process. With --cluster_megabytes, in .venv-cluster, ours also runs on two
-workers of Dask, in turn with two processes of its own; the memory is then that of the driver, which is the command.
+Dask workers, in turns with two local processes; the memory is then that of the driver, the command's own process.
 """
 
 import glob

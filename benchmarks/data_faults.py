@@ -1,16 +1,17 @@
-"""Faults planted in real tables, and how many of them the look at the data finds.
+"""Plants faults in real tables, and measures how many of them the data check finds.
 
     .venv/bin/python benchmarks/data_faults.py --output_dir=runs/data_faults
 
-The tables are those of few_labels.py, without their own repeats. Of --table_rows rows 5% get another label; copies of
-3% are added, and as many dev rows as 2%, every second with other case and blanks. `bert-classify --find_wrong_labels
---drop_leaks` then reads the rows, embeds them with MiniLM and cross-validates; its training takes one step.
+The tables are those of few_labels.py, without their own duplicates. 5% of --table_rows rows get a wrong label. Copies
+of 3% of the rows are added, and as many dev rows as 2%, every second copy with different letter case and blanks.
+`bert-classify --find_wrong_labels --drop_leaks` then reads the rows, embeds them with MiniLM and cross-validates. Its
+training takes one step.
 
-Columns: of the planted, the duplicates and leaks that were counted; the share of the flipped labels among the first 5%
-of the rows, as listed; the length of the list in rows; the share of the list that was flipped.
+Columns: the planted duplicates and leaks that were counted; the share of the flipped labels among the first 5% of the
+rows in the order of the list; the length of the list in rows; the share of the list that was flipped.
 
-Finished cells are lines of cells.jsonl in --output_dir, and need not run again. benchmarks/cells/data_faults has those
-of docs/benchmarks.md.
+Finished cells are lines of cells.jsonl in --output_dir, and need not run again. benchmarks/cells/data_faults has the
+cells of docs/benchmarks.md.
 """
 
 import csv

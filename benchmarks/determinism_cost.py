@@ -1,4 +1,4 @@
-"""Cost of `--deterministic_ops`: time of a pre-training step with it, relative to without.
+"""Measures the cost of `--deterministic_ops`: the time of a pre-training step relative to one without the flag.
 
     .venv/bin/python benchmarks/determinism_cost.py
 

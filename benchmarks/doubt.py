@@ -1,12 +1,12 @@
-"""Temperature and wanted precision on rows that their choice has not seen.
+"""Measures temperature and wanted precision on rows that they were not chosen on.
 
     .venv/bin/python benchmarks/doubt.py --output_dir=runs/doubt
 
-Each table and seed fine-tunes a classifier on a few hundred rows for several epochs, which makes it overconfident, and
-keeps its logits on other rows in --output_dir/TABLE_SEED.npz. The same command continues with the others. Each draw
-then splits these rows at random: on some of them, temperature and least confidence are chosen as bert-classify does, on
-the others they are scored. That takes no model, so that many draws are cheap. The precision is scored on half as many
-rows as it was chosen on, and counted where any label is given.
+For each table and seed, a classifier is fine-tuned on a few hundred rows for several epochs, which makes it
+overconfident. Its logits on other rows are kept in --output_dir/TABLE_SEED.npz; the same command continues with the
+other classifiers. Each draw then splits these rows at random: on some of them, temperature and least confidence are
+chosen as in bert-classify; on the others they are scored. This needs no model, so that many draws are cheap. The
+precision is scored on half as many rows as it was chosen on, and counts only if any label is given.
 """
 
 import importlib.util

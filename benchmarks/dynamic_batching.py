@@ -1,4 +1,4 @@
-"""Gain from batches of similar length: fine-tuning on SST-2, compared with padding every row to 128 tokens.
+"""Measures the gain from batches of similar length: fine-tuning on SST-2, compared with padding to 128 tokens.
 
     .venv/bin/python benchmarks/dynamic_batching.py [--num_steps=60] [--data_dir=../shared/data]
 
@@ -8,7 +8,7 @@ other to 128. They take turns step by step, so that a busy machine slows both. T
 `Trainer.fit` from one batch to the next, without the first step, which builds the graph, and the last, which saves. CPU
 seconds are summed over cores.
 
-The final losses are those of the last ten points of the curve (dropout masks differ), and of the dev file.
+The final losses are the mean of the last ten points of the curve (dropout masks differ), and the loss on the dev file.
 """
 
 import importlib.util

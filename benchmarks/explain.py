@@ -1,11 +1,11 @@
-"""Whether the words that an explanation ranks highest are those that the answer comes from.
+"""Tests whether the words that an explanation ranks highest decide the answer.
 
     .venv/bin/python benchmarks/explain.py --output_dir=runs/explain
 
-For each seed `bert-classify` trains on SST-2: once with frozen embeddings, once all weights. The rows of dev with at
-least 8 words are explained by both methods. Then the three words of the largest shares are deleted from each text, and
-instead of them three random ones. What is measured is the log-odds of the label that was answered: by how much it falls
-(DeYoung et al., arXiv:1911.03429, call this comprehensiveness), and by how much it changes up or down, mean over texts.
+For each seed, `bert-classify` trains on SST-2, once with frozen embeddings and once all weights. Both methods explain
+rows of dev with at least 8 words. Then the three words with the largest shares are deleted from each text, or three
+random words instead. Measured are the log-odds of the answered label: by how much they fall (comprehensiveness in
+DeYoung et al., arXiv:1911.03429), and by how much they change up or down, as means over the texts.
 
 Finished cells are lines of cells.jsonl in --output_dir. The same command continues with the others, and prints the
 table of all.

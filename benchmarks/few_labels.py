@@ -1,20 +1,20 @@
-"""Classifiers from a few rows a label, beside SetFit: accuracy and processor time.
+"""Compares classifiers from a few rows per label with SetFit: accuracy and processor time.
 
     .venv/bin/python benchmarks/few_labels.py --output_dir=runs/few_labels --peer_python=SETFIT/bin/python
 
-The tables are SST-2, the quickstart's packages (which of eight is this sentence's documentation from?) and sentences of
-SQuAD's seven articles. A cell is a table, a number of rows a label and a draw of these rows, which `sample` makes from
-the number of the draw. Each cell runs `bert-classify` with its defaults in a process of its own and then scores all of
-dev. The processor time is that of the whole training, from reading the rows to the saved model; imports and the scoring
-are left out.
+The tables are SST-2, the quickstart's packages (which of eight packages does this sentence document?) and sentences of
+SQuAD's seven articles. A cell is a table, a number of rows per label and a draw of these rows, which `sample` makes
+from the number of the draw. Each cell runs `bert-classify` with its defaults in a process of its own and then scores
+all of dev. The processor time is that of the whole training, from reading the rows to the saved model, without imports
+and scoring.
 
---peer_python is the interpreter of an environment with SetFit 1.2 (`pip install setfit==1.2.* 'transformers<5'`). It
-trains on the same weights and rows, and scores the same dev, by `few_labels_peer.py`. Without it, the cells of SetFit
-that are finished are shown.
+--peer_python is the interpreter of an environment with SetFit 1.2 (`pip install setfit==1.2.* 'transformers<5'`). With
+`few_labels_peer.py`, it trains from the same weights on the same rows, and scores the same dev. Without it, the
+finished cells of SetFit are shown.
 
 Finished cells are lines of ours.jsonl and setfit.jsonl in --output_dir. The same command continues with the others, and
-prints the table of all. benchmarks/cells/few_labels has those of docs/benchmarks.md: copied into --output_dir, they
-need not run again.
+prints the table of all. benchmarks/cells/few_labels has the cells of docs/benchmarks.md. Copied into --output_dir, they
+are not run again.
 """
 
 import importlib.util

@@ -1,4 +1,4 @@
-"""Trains SetFit 1.2 on a table and scores it: the other side of `few_labels.py`, run by an environment with SetFit.
+"""Trains SetFit 1.2 on a table and scores it: the other side of `few_labels.py`, for an environment with SetFit.
 
     SETFIT/bin/python benchmarks/few_labels_peer.py PRESET TRAIN_FILE DEV_FILE STEPS SEED
 

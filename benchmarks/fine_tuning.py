@@ -1,4 +1,4 @@
-"""Scores of our fine-tuning, compared with a plain fine-tuning in transformers and torch.
+"""Compares the scores of our fine-tuning with those of a plain fine-tuning in transformers and torch.
 
     .venv/bin/python benchmarks/fine_tuning.py --output_dir=runs/fine_tuning [--tasks=sst2,rte] [--seeds=1,2,3]
 
@@ -9,14 +9,14 @@ dropout unless --dropout enables it, since its masks would differ. So any differ
 from rounding. Ours is the command bert-classify, bert-squad, bert-swag or bert-ner with --optimizer=adamw, which is
 torch's AdamW. The peer is benchmarks/fine_tuning_peer.py. The sides take turns.
 
-SWAG's rows are made from text (benchmarks/swag_rows.py). "types" gives WNUT-17's sentences the types of the entities in
-them, any number of labels a row. "sst2_weighted" keeps one positive row of SST-2 in twenty and weighs the labels in the
+SWAG's rows are made from text (benchmarks/swag_rows.py). "types" labels WNUT-17's sentences with the types of their
+entities, any number per row. "sst2_weighted" keeps one positive row of SST-2 in twenty and weights the labels in the
 loss. "sst2_windows" reads SST-2 in windows of 16 tokens; the mean of their logits answers a row. SQuAD is scored by the
 official script and NER by seqeval, both from the files that each side wrote. All figures are in points (percent), and a
 spread is the sample standard deviation over the seeds. Seconds are CPU seconds of the whole process, summed over cores,
 which are more reliable than the clock on a busy machine.
 
-Finished runs are kept in --output_file. After an interruption, the same command continues with those that are missing.
+Finished runs are kept in --output_file. After an interruption, the same command continues with the missing runs.
 """
 
 import csv

@@ -1,4 +1,4 @@
-"""The tasks of benchmarks/fine_tuning_peer.py, as a user of transformers would write them: model, inputs, scores.
+"""Defines the tasks of benchmarks/fine_tuning_peer.py as a user of transformers would: model, inputs, scores.
 
 The flags are those of the peer: --task, --train_file, --dev_file, --preset, --output_dir, --max_seq_length.
 """

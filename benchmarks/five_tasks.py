@@ -1,12 +1,12 @@
-"""Scores of encoders, each fine-tuned on slices of five tasks.
+"""Scores encoders by fine-tuning each on slices of five tasks.
 
     .venv/bin/python benchmarks/five_tasks.py --presets=runs/laptop/pretrained/preset --output_dir=runs/five_tasks
     .venv/bin/python benchmarks/five_tasks.py --presets=runs/laptop/pretrained/preset --random   # its sizes alone
 
 The tasks are GLUE's SST-2 and RTE (accuracy), CoLA (Matthews), STS-B (Pearson), and WNUT-17 (entity F1). Training rows
-are drawn once, at most 1,600 of a task; dev rows are all that --data_dir has: 1,999, 363, 1,050, 1,500 and 1,009.
+are drawn once, at most 1,600 per task; dev rows are all that --data_dir has: 1,999, 363, 1,050, 1,500 and 1,009.
 Sequences are cut to 64 tokens. Prints, in points, mean and range over the seeds of each task and of the mean of the
-five. With 2 layers of 128 a cell, a start with a seed, takes about 2 minutes of one core.
+five. With 2 layers of 128, a cell (a start and a seed) takes about 2 minutes of one core.
 
 Finished cells are lines of cells.jsonl in --output_dir, and are not repeated.
 """

@@ -1,14 +1,14 @@
-"""The pre-training step on Keras's JAX backend beside Hugging Face's on torch: speed, share of the peak, and memory.
+"""Compares the pre-training step on Keras's JAX backend with Hugging Face's on torch: speed, share of peak, and memory.
 
     python benchmarks/gpu_encoder.py --preset=base --sequence_length=512 --batch_size=64 --dtype=bfloat16
     python benchmarks/gpu_encoder.py --preset=mini --sequence_length=128 --batch_size=8 --dtype=float32   # a CPU
 
-A step is the forward pass with dropout, the losses of masked LM and next sentence, and the gradients of all weights;
-15% of the tokens are masked, and both sides compute the vocabulary's logits at those alone. Torch runs with its fused
-attention, compiled with --torch_compile. Each side has a process of its own, and they take turns
-(benchmarks/sides.py). Prints per side the tokens per second, the time relative to torch, the share of the peak (matrix
-products of the same type, measured by either side, the larger), the first loss, and memory: on a GPU the peak that was
-allocated, on a CPU, for ours, the arrays that the forward pass keeps for the gradients.
+A step is the forward pass with dropout, the losses of masked LM and next sentence, and the gradients of all weights.
+15% of the tokens are masked, and both sides compute the vocabulary's logits only at these. Torch runs with its fused
+attention, compiled if --torch_compile is given. Each side has a process of its own, and they take turns
+(benchmarks/sides.py). Prints per side the tokens per second, the time relative to torch, the share of the peak (of
+matrix products of the same type; the larger of both sides' measurements), the first loss, and memory: on a GPU the peak
+that was allocated, on a CPU, for ours, the arrays that the forward pass keeps for the gradients.
 
 Needs an environment with keras, keras-hub, keras-nlp, absl-py, jax, torch and transformers; TensorFlow may be missing.
 """

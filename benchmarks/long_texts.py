@@ -1,16 +1,16 @@
-"""Texts that are longer than a sequence: accuracy of each `--long_text`, and time and memory by the number of tokens.
+"""Measures texts longer than a sequence: accuracy of each `--long_text`, and time and memory by number of tokens.
 
     .venv/bin/python benchmarks/long_texts.py --output_dir=runs/long_texts
 
-needle: paragraphs of SQuAD, shuffled, with one sentence that decides between two labels by its verb, which stands
-nowhere else. On dev it stands behind 3,000 tokens, in training too in every tenth text, and behind up to 200 elsewhere.
-articles: from which of SQuAD's seven articles is a text that joins paragraphs of it to 1,000 to 4,000 tokens? Train and
-dev have no paragraph in common. cost: seconds and peak memory of a process that trains on batches of 8 texts, and of
-one that asks the exported graph for 8 texts, by their length.
+needle: shuffled paragraphs of SQuAD with one sentence whose verb decides between two labels and occurs nowhere else. On
+dev, this sentence comes after 3,000 tokens; in training, it does so in every tenth text, and comes after up to 200
+tokens in the others. articles: from which of SQuAD's seven articles are these paragraphs of 1,000 to 4,000 tokens?
+Train and dev have no paragraph in common. cost: seconds and peak memory of a process that trains on batches of 8 texts,
+and of one that asks the exported graph for 8 texts, by their length.
 
-A cell is a table, a way to read, and a seed (or a length). Each runs in a process of its own, `bert-classify` for the
-tables. The encoder is the lowest layers of MiniLM, so that a processor is enough. Finished cells are lines of
-cells.jsonl in --output_dir. The same command continues with the others, and prints the tables of all.
+A cell is a table, a way to read, and a seed (or a length). Each cell runs in a process of its own, `bert-classify` for
+the tables. The encoder is the lowest layers of MiniLM, so that a CPU is enough. Finished cells are lines of cells.jsonl
+in --output_dir. The same command continues with the others, and prints the tables of all.
 """
 
 import json

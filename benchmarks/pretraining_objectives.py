@@ -1,6 +1,6 @@
-"""Objectives of pre-training that `bert-pretrain` does not have, as sketches for pretraining_recipe.py to measure.
+"""Sketches pre-training objectives that `bert-pretrain` does not have, for pretraining_recipe.py to measure.
 
-`patched` puts one of `OBJECTIVES` into the stages of a pre-training. None of them continues a stopped run exactly.
+`patched` puts one of `OBJECTIVES` into the stages of a pre-training. A stopped run cannot be resumed exactly.
 
 B: batch, S: `max_seq_length`, P: `max_predictions_per_seq`, V: vocabulary.
 """

@@ -1,15 +1,15 @@
-"""Which tricks make a small pre-training learn faster: each alone, and left out of the whole, in equal time.
+"""Measures which tricks make a small pre-training learn faster: each alone, and left out of the whole, in equal time.
 
     .venv/bin/bert-quickstart --output_dir=runs/quickstart
     .venv/bin/python benchmarks/pretraining_recipe.py --directory=runs/quickstart --share=0.5
     .venv/bin/python benchmarks/pretraining_recipe.py --directory=runs/quickstart --share=0.5 --tasks   # five tasks too
 
-Trains on the text of a finished quickstart, beginning with OLD, the recipe that the quickstart had. The steps of all
-recipes are timed in turns, by the processor's seconds, since the machine may be shared. Each recipe then does the steps
-that fit into the time that 2,500 of OLD take, times `--share`. Prints, as mean and range over the seeds, masked-LM
-accuracy at 15%, next-sentence accuracy, perplexity, and the share of OLD's time after which its last accuracy was
-reached, interpolated between three evaluations. A training with `--share=0.5` takes 2 to 3 minutes on 2 cores of an AMD
-EPYC. OBJECTIVES are sketches (pretraining_objectives.py) beside today's recipe, "whole".
+Trains on the text of a finished quickstart, beginning with OLD, an earlier recipe of the quickstart. The steps of all
+recipes are timed in turns, by processor time, since the machine may be shared. Each recipe then does the steps that fit
+into the time of 2,500 steps of OLD, times `--share`. Prints, as mean and range over the seeds, masked-LM accuracy at
+15%, next-sentence accuracy, perplexity, and the share of OLD's time after which OLD's last accuracy was reached,
+interpolated between three evaluations. A training with `--share=0.5` takes 2 to 3 minutes on 2 cores of an AMD EPYC.
+OBJECTIVES are sketches (pretraining_objectives.py), added to today's recipe, "whole".
 
 `--tasks` fine-tunes each result with its seed on five_tasks.py's slices, which takes about 2 minutes of one core.
 

@@ -1,4 +1,4 @@
-"""A pre-training step compared with Hugging Face's and KerasHub's: its time, its memory, and the time to the first one.
+"""Compares a pre-training step with Hugging Face's and KerasHub's: time, memory, and the time to the first step.
 
     .venv/bin/python benchmarks/pretraining_speed.py [--sizes=L4-H512,base] [--rounds=10] [--first_steps=1]
     .venv/bin/python benchmarks/pretraining_speed.py --sizes=base,base-512 --sides=0,1,2 --first_steps=0  # memory
@@ -8,8 +8,8 @@ benchmarks/pretraining_steps.py. Each ratio is the median over rounds of the tim
 CPU seconds, summed over cores, are more reliable on a busy machine, if OMP_WAIT_POLICY=passive keeps torch from
 spinning. Weights and tokens are the same on all sides, except for the weights of KerasHub's heads. `oneDNN` is
 TF_ENABLE_ONEDNN_OPTS of the side's process, and `unset` leaves the choice to TensorFlow, which depends on the
-processor. Memory is the largest resident size of the side's process. The time to the first step includes building it,
-in seconds after the imports, in a fresh process, with those weights.
+processor. Memory is the largest resident size of the side's process. The time to the first step is in seconds after the
+imports, in a fresh process with these weights, and includes building the step.
 """
 
 import contextlib

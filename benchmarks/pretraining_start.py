@@ -1,10 +1,10 @@
-"""Seconds from the records to the first batch of pre-training, by size of the data and by step.
+"""Measures the seconds from the records to the first batch of pre-training, by size of the data and by step.
 
     .venv/bin/python benchmarks/pretraining_start.py
 
-Makes one file of random instances and links it under as many names as the sizes need, with its index; larger data thus
-cost no disk. Each figure is from a fresh process, without TensorFlow's import. The first line is of the first training
-that reads a file, which checks the records and makes the index.
+Makes one file of random instances and links it, with its index, under as many names as a size needs, so that larger
+data take no disk space. Each figure comes from a fresh process, without TensorFlow's import. The first line is for the
+first training that reads a file, which also checks the records and makes the index.
 """
 
 import json

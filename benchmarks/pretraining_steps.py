@@ -1,9 +1,9 @@
-"""One side of `pretraining_speed.py`: builds a pre-training step, then does one for each line of standard input.
+"""Runs one side of `pretraining_speed.py`: builds a pre-training step, and does one per line of standard input.
 
     .venv/bin/python benchmarks/pretraining_steps.py SIDE SIZE [DIRECTORY]
 
-After the imports it prints `ready SECONDS`, the time of building, and after each step `done SECONDS CPU_SECONDS
-MEBIBYTES`, the last the largest resident size of the process so far. SIDE is a key of SIDES, SIZE a key of SIZES.
+It prints `ready SECONDS`, the time of building after the imports, and after each step `done SECONDS CPU_SECONDS
+MEBIBYTES`, the last being the largest resident size of the process so far. SIDE is a key of SIDES, SIZE a key of SIZES.
 DIRECTORY has weights in Hugging Face's format; without it they are random.
 
 A step computes the masked-LM loss at 20 positions of 128 tokens, or 80 of 512, and the next-sentence loss, with dropout

@@ -1,4 +1,4 @@
-"""Time and memory of a command and all of its processes."""
+"""Measures time and memory of a command and all of its processes."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Speed of an encoder's matrix products alone, in TensorFlow and in ONNX Runtime.
+"""Times only the matrix products of an encoder, in TensorFlow and in ONNX Runtime.
 
     .venv/bin/python benchmarks/product_speed.py [--rows=3,10,128] [--rounds=3]
 
@@ -11,7 +11,7 @@ over runs:
 - `variables`: tf.matmul with variables, as in an exported graph;
 - `constants`: the kernels as constants, which oneDNN may keep packed;
 - `panels`: the kernels in panels of 64 columns, so that each is read sequentially;
-- `transposed`: (W^T x^T)^T, which reads a kernel once, in its order, and packs the rows instead;
+- `transposed`: (W^T x^T)^T, which reads a kernel once, in memory order, and packs the rows instead;
 - `einsum`: tf.einsum with variables, which leaves the products to Eigen when oneDNN is on;
 - `bfloat16`: variables in bfloat16, and the rows cast around each product, as `bert-export --bfloat16` exports it.
 """

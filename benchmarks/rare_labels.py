@@ -1,11 +1,11 @@
-"""Settings for rare labels: SST-2 with one label made rare, and the entity types of WNUT-17.
+"""Compares settings for rare labels: SST-2 with one label made rare, and the entity types of WNUT-17.
 
     .venv/bin/python benchmarks/rare_labels.py --output_dir=runs/rare_labels
 
-Of SST-2's training rows, `--rows` negative ones and a twentieth as many positive ones are drawn, anew for each seed.
-MiniLM is fine-tuned on them with each setting, for 200 steps. Dev has as many rows of both labels. Its macro F1 is
-given as it is, and as if dev had the labels' shares of the training rows. For WNUT-17 the table has the F1 of all
-entities, the mean F1 of the types, and that of each type.
+For each seed, `--rows` negative rows and a twentieth as many positive ones are drawn from SST-2's training rows. MiniLM
+is fine-tuned on them with each setting, for 200 steps. Dev has equally many rows of both labels. Its macro F1 is given
+as it is, and as if the labels had the same shares in dev as in the training rows. For WNUT-17, the table has the F1 of
+all entities, the mean F1 of the types, and the F1 of each type.
 
 Finished cells are lines of cells.jsonl in --output_dir. The same command continues with the others, and prints the
 tables of all.

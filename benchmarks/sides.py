@@ -1,7 +1,7 @@
-"""The sides of a comparison, each in a process of its own, which work in turns.
+"""Runs the sides of a comparison, each in a process of its own, in turns.
 
-A side's process calls `serve`. Between two turns all of them rest, since threads that have finished a product go on
-spinning for a while: in the next side's time they would take the cores that it needs.
+A side's process calls `serve`. Between two turns all sides rest, since threads that have finished a product go on
+spinning for a while, and would take cores that the next side needs.
 """
 
 import os

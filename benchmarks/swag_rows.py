@@ -1,9 +1,9 @@
-"""Rows in SWAG's columns from plain text: which of four sentences of a document comes next?
+"""Makes rows with SWAG's columns from plain text: which of four sentences of a document comes next?
 
     .venv/bin/python benchmarks/swag_rows.py --output_dir=runs/swag_data \\
         [--train_text='../shared/data/corpus/state_union/*.txt'] [--dev_text='../shared/data/corpus/inaugural/*.txt']
 
-A substitute where SWAG is not available. bert-swag reads the files like SWAG's, but the wrong choices are real
+This is a substitute if SWAG is not available. bert-swag reads the files like SWAG's, but the wrong choices are real
 sentences of the same document, at least three away from the context, instead of a language model's sentences that other
 models could not tell from right ones. So the scores say nothing about SWAG. They show whether the command learns, and
 what peers score.

@@ -1,4 +1,4 @@
-"""Small tables drawn from those of public tasks, and tables of cells that are kept in a file."""
+"""Draws small tables from those of public tasks, and keeps the cells of result tables in a file."""
 
 import json
 import os

@@ -1,12 +1,12 @@
-"""Differences of tokenizers from google-research/bert's tokenization: a Markdown table with a row per phenomenon.
+"""Finds differences of tokenizers from google-research/bert's tokenization: a Markdown table, a row per phenomenon.
 
     .venv/bin/python benchmarks/tokenizer_agreement.py
 
 The reference is `keras_bert.tokenization.python_tokenizer`, which tests/keras_bert/tokenization/tokenizer_fuzz_test.py
 compares with a second derivation of the rules. All tokenizers get one vocabulary that has every character of the
 examples and of their lowercased forms, both at the start of a word and within one. So whatever is deleted, split or
-replaced differently changes the ids. A cell tells whether all examples of its row have the right ids, lowercased and
-not. Takes about 20 s.
+replaced differently changes the ids. A cell tells whether all examples of its row have the right ids, both lowercased
+and cased. Takes about 20 s.
 """
 
 import importlib.metadata

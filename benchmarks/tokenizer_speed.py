@@ -1,4 +1,4 @@
-"""In-graph tokenization compared with tensorflow-text's FastBertTokenizer and Hugging Face's tokenizers.
+"""Compares in-graph tokenization with tensorflow-text's FastBertTokenizer and Hugging Face's tokenizers.
 
     .venv/bin/python benchmarks/tokenizer_speed.py [--rounds=25]
 

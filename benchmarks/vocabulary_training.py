@@ -1,4 +1,4 @@
-"""bert-train-vocab compared with the tokenizers library alone: time and memory from text to vocabulary.
+"""Compares bert-train-vocab with the tokenizers library alone: time and memory from text to vocabulary.
 
     .venv/bin/python benchmarks/vocabulary_training.py --input_file='text/*.txt'
 
