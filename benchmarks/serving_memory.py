@@ -14,8 +14,8 @@ server with all defaults then gets --together requests at once, each of the larg
 rows, or as many as a body may hold. Seconds count until the last answer. Megabytes are the largest resident size of the
 process less its size when it was ready.
 
---shapes asks the graph of an embedder in this process, first with the same text again and again, then with 1 to 8 texts
-of 1 to 120 tokens, and prints the memory that glibc counts as in use.
+--shapes asks the graph of an embedder in this process, first 100 times with the same texts, then with 1 to 8 texts of 1
+to 120 tokens, and prints the memory that glibc counts as in use.
 """
 
 import collections
