@@ -1,4 +1,4 @@
-"""The error of a request: a canonical status code and a message, which both protocols translate; and its time."""
+"""Errors of requests, which both protocols translate, and the time that a request has left."""
 
 import logging
 import sys
@@ -58,7 +58,7 @@ def too_late() -> ServingError:
 
 
 def unlimited() -> float:
-    """Is the `TimeLeft` of requests without a deadline."""
+    """Returns the seconds left to a request without a deadline; a `TimeLeft`."""
     return MOST_SECONDS
 
 
