@@ -12,17 +12,23 @@ def read_rows(name: str, rows):
 
     Args:
         name: of the argument that has the rows, for messages.
-        rows: list, pandas Series, or array of objects or floats; a tuple or dict of them; anything else is returned as
-            it is.
+        rows: list, pandas Series or DataFrame of one column, or array of objects or floats; a tuple or dict of them;
+            anything else is returned as it is.
 
     Raises:
-        ValueError: there are no rows, or one is missing, such as an empty cell of pandas, or NaN.
+        ValueError: there are no rows, or one is missing, such as an empty cell of pandas, or NaN; or `x` is a DataFrame
+            of several columns.
     """
     if isinstance(rows, tuple):
         return tuple(read_rows(name, column) for column in rows)
     if isinstance(rows, dict):
         return {key: read_rows(name, column) for key, column in rows.items()}
-    is_checked = isinstance(rows, np.ndarray) and rows.dtype.kind in "fO"
+    if hasattr(rows, "iloc") and rows.ndim == 2:  # A DataFrame.
+        if rows.shape[1] == 1:
+            return read_rows(name, rows.iloc[:, 0])
+        if name == "x":
+            raise ValueError(f"`x` must be a column, or a tuple of columns. Received: the columns {list(rows.columns)}")
+    is_checked = isinstance(rows, np.ndarray) and rows.dtype.kind in "fOUS"
     if not (isinstance(rows, list) or hasattr(rows, "isna") or is_checked) or getattr(rows, "ndim", 1) != 1:
         return rows
     for number, row in enumerate(rows):

@@ -24,8 +24,15 @@ def test_rows_of_pandas_are_texts():
     # What `validation_split` can cut, and tf.data take.
     for rows in ([1, 0], pd.Series([1, 0], dtype=object), pd.Series([[1], [0]]), [[1], [0]]):
         assert read_rows("y", rows).numpy().ravel().tolist() == [1, 0]
-    frame = pd.DataFrame({"a": [1.0]})
-    assert read_rows("x", frame) is frame
+    assert read_rows("x", column.to_frame()).numpy().tolist() == [b"a", b"b"]
+    frame = pd.DataFrame({"first": [1.0], "second": [0.0]})
+    assert read_rows("y", frame) is frame
+    with pytest.raises(
+        ValueError, match=r"`x` must be a column, or a tuple .* Received: the columns \['first', 'second'\]"
+    ):
+        read_rows("x", frame)
+    with pytest.raises(ValueError, match="`x` must have at least one row"):
+        read_rows("x", np.array([], "U1"))
     with pytest.raises(ValueError, match="`x` must have a value in each row. Received: <NA> in row 1"):
         read_rows("x", pd.Series(["a", None], dtype="string"))
 
