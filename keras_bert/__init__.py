@@ -1,7 +1,7 @@
 """BERT for TensorFlow and Keras: raw text to served model.
 
-Names are imported on first use, so that `keras_bert.BertConfig` and `keras_bert.list_presets` cost no TensorFlow. Where
-Keras is imported already, its classes come at once, so that `keras.saving.load_model` finds them.
+Names are imported on first use, so that `keras_bert.BertConfig` and `keras_bert.list_presets` do not load TensorFlow.
+If Keras is already imported, the Keras classes are imported at once, so that `keras.saving.load_model` finds them.
 """
 
 import importlib.util
@@ -37,7 +37,7 @@ __all__ = [
 def __getattr__(name: str):
     if name not in __all__:
         raise AttributeError(f"module 'keras_bert' has no attribute {name!r}. It has: {', '.join(__all__)}")
-    # All Keras classes come from one package, so that importing one of them suffices to load saved models of all.
+    # All Keras classes come from one package: importing any one of them registers them all for loading.
     value = getattr(importlib.import_module(_LIGHT.get(name, "keras_bert.models")), name)
     globals()[name] = value
     return value
@@ -47,5 +47,5 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-if "keras" in sys.modules and importlib.util.find_spec("tensorflow"):  # Without it the classes say what they need.
+if "keras" in sys.modules and importlib.util.find_spec("tensorflow"):  # Without TensorFlow, using a class says so.
     importlib.import_module("keras_bert.models")

@@ -1,4 +1,4 @@
-"""The architecture of a BERT, under KerasHub's names; foreign JSON names are translated here and nowhere else."""
+"""The architecture of a BERT, under KerasHub's names. Only this module translates the names of foreign JSON files."""
 
 import dataclasses
 import math
@@ -12,7 +12,7 @@ ATTENTIONS = ("bidirectional", "left_to_right")
 LAYOUTS = ("rectangular", "unpadded", "packed")
 POOLINGS = ("mean", "cls", "max")
 
-_NAMES = (  # Ours; those of google-research/bert's and Hugging Face's BERT; those of Hugging Face's DistilBERT.
+_NAMES = (  # Ours; google-research/bert's and Hugging Face's for BERT; Hugging Face's for DistilBERT.
     ("vocabulary_size", "vocab_size", "vocab_size"),
     ("num_layers", "num_hidden_layers", "n_layers"),
     ("num_heads", "num_attention_heads", "n_heads"),
@@ -39,34 +39,33 @@ _ACTIVATION_AT_HUGGING_FACE = {
     **SAME_ACTIVATIONS,
 }
 _HUGGING_FACE_MARKS = ("model_type", "architectures", "transformers_version", "_name_or_path")
-# With other values Hugging Face's code computes something else than BERT's encoder.
+# With other values, Hugging Face's code does not compute BERT's encoder.
 _AT_BERT = {"position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False}
 _AT_ELECTRA = {"summary_type": "first", "summary_use_proj": True, "summary_activation": "gelu"}
 _NO_BERT = "This is no BERT encoder."
-# Hugging Face's types of models that compute as BERT does, with the activation of the pooler: the dense layer between
-# [CLS] and a classifier's logits, which belongs to the heads of DistilBERT and ELECTRA, not to their encoders.
+# Hugging Face's model types that compute BERT's encoder, with the activation of the pooler, the dense layer between
+# [CLS] and a classifier's logits. In DistilBERT and ELECTRA it belongs to the heads, not to the encoder.
 _POOLERS = {"bert": "tanh", "distilbert": "relu", "electra": "gelu"}
 
-
-# Memory is allocated by the configuration alone, before the weights show that they have other sizes.
+# Limits on sizes: memory is allocated from the configuration before the weights are compared with it.
 _MOST = {"num_layers": 1000, "max_sequence_length": 2**20}  # DeepNet (Wang et al. 2022) has 1000 layers.
 _MOST_OTHERS = 2**31 - 1  # Ids are int32.
 
 
 def is_foreign(values) -> bool:
-    """Tells whether the content of a JSON file is a configuration in google-research/bert's or Hugging Face's names."""
+    """Returns whether parsed JSON is a configuration under google-research/bert's or Hugging Face's names."""
     return isinstance(values, dict) and any(name in values for name in (*_HUGGING_FACE_MARKS, *_REQUIRED_FOREIGN))
 
 
 def find_activation(file: str, key: str, value, activations: dict[str, str]) -> str:
-    """Returns our name of a foreign activation, the `value` of `key` in a file; raises InputError if it is unknown."""
+    """Returns our name for a foreign activation, the `value` of `key` in a file; raises InputError if it is unknown."""
     if not isinstance(value, str) or value not in activations:
         raise InputError(f"{file}: unknown {key} {shown(value)}. Expected one of {', '.join(activations)}.")
     return activations[value]
 
 
 def _check_kind(file: str, values: dict) -> str:
-    """Returns the `model_type` of a foreign configuration; raises InputError if it is no BERT by any name."""
+    """Returns the `model_type` of a foreign configuration; raises InputError if it does not describe a BERT encoder."""
     model_type = values.get("model_type") or "bert"
     expected = {**_AT_BERT, **(_AT_ELECTRA if model_type == "electra" else {})}
     if not isinstance(model_type, str) or model_type not in _POOLERS:
@@ -99,15 +98,15 @@ class BertConfig:
         hidden_dim: int, H, size of a token's representation.
         intermediate_dim: int, inner size of the feed-forward block (4H in the paper).
         activation: str, `"gelu_tanh"` (google-research/bert), `"gelu"` (the erf form, Hugging Face), `"relu"`,
-            `"tanh"` or `"linear"`. It belongs to the checkpoint: weights need the activation of their training.
-        pooler_activation: str, one of the same: the paper's `"tanh"`, `"relu"` as in the heads of DistilBERT, `"gelu"`
-            as in those of ELECTRA.
+            `"tanh"` or `"linear"`. Weights need the activation that they were trained with.
+        pooler_activation: str, one of the values of `activation`: `"tanh"` in the paper, `"relu"` in the heads of
+            DistilBERT, `"gelu"` in those of ELECTRA.
         dropout: float in [0, 1), on embeddings and before each residual sum.
-        attention_dropout: float in [0, 1) or None, on attention probabilities; None means as `dropout`.
+        attention_dropout: float in [0, 1) or None, on attention probabilities; None: the same as `dropout`.
         max_sequence_length: int, rows of the position table.
         num_segments: int, rows of the segment table.
         layer_norm_epsilon: float.
-        initializer_range: float, standard deviation of the truncated normal that starts kernels and tables.
+        initializer_range: float, standard deviation of the truncated normal that initializes kernels and tables.
         attention: str, `"bidirectional"`, or `"left_to_right"` for the paper's ablation (section 5.1, table 5), in
             which no token attends to later ones.
 
@@ -155,7 +154,7 @@ class BertConfig:
 
     @property
     def num_parameters(self) -> int:
-        """The number of weights of the encoder with its pooler (Devlin et al. 2018, section 3)."""
+        """The number of parameters of the encoder with its pooler (Devlin et al. 2018, section 3)."""
         hidden, inner = self.hidden_dim, self.intermediate_dim
         norm, square = 2 * hidden, hidden * hidden + hidden
         tables = (self.vocabulary_size + self.max_sequence_length + self.num_segments) * hidden
@@ -176,17 +175,17 @@ class BertConfig:
     def from_json_file(cls, path: str, at_hugging_face: bool | None = None) -> "BertConfig":
         """Reads google-research/bert's `bert_config.json` or Hugging Face's `config.json`.
 
-        `"gelu"` means the tanh form in the former and the erf form in the latter. DistilBERT is BERT by another name,
-        and so is an ELECTRA whose embeddings are as wide as its layers.
+        `"gelu"` means the tanh form in the former and the erf form in the latter. DistilBERT has BERT's encoder, and so
+        has an ELECTRA whose embeddings are as wide as its layers.
 
         Args:
             path: path of the file.
-            at_hugging_face: bool, whether it is Hugging Face's. None: decide by the content, since Hugging Face's names
-                its `model_type`.
+            at_hugging_face: bool, whether the file is Hugging Face's. None: decide by the keys that only Hugging Face
+                writes, such as `model_type`.
 
         Raises:
-            InputError: a required key is missing, a value is out of range, the activation is unknown, or the model is
-                not a BERT encoder.
+            InputError: the file cannot be read, a required key is missing, a value is out of range, the activation is
+                unknown, or the model is not a BERT encoder.
         """
         values = read_object(path)
         model_type = _check_kind(path, values)
@@ -206,14 +205,14 @@ class BertConfig:
             raise InputError(f"{path}: {error}") from error
 
     def to_json_file(self, path: str) -> None:
-        """Writes `to_google()`, which `from_json_file` reads; raises InputError as that does."""
+        """Writes `to_google()`, which `from_json_file` reads; raises InputError as `to_google` does."""
         write_json(path, self.to_google())
 
     def to_google(self) -> dict:
-        """Returns google-research/bert's `bert_config.json`.
+        """Returns the content of google-research/bert's `bert_config.json`.
 
-        That code has no erf gelu, which is written as `"gelu_python"`, Hugging Face's other name for it: Google's code
-        refuses the word (modeling.py:314) instead of computing the wrong function; Hugging Face's and ours know it.
+        Google's code has no erf GELU. It is written as `"gelu_python"`, a Hugging Face name for it: Google's code
+        refuses that name (modeling.py:314) instead of computing the tanh form, and Hugging Face's and ours accept it.
 
         Raises:
             InputError: `attention` is `"left_to_right"`, which neither format can express.
@@ -223,7 +222,9 @@ class BertConfig:
         return self._to_foreign(_ACTIVATION_AT_GOOGLE)
 
     def to_hugging_face(self) -> dict:
-        """Returns the encoder's part of Hugging Face's `config.json`; the `model_type` follows the pooler's activation.
+        """Returns the encoder's part of Hugging Face's `config.json`.
+
+        The `model_type` is `"electra"` if the pooler's activation is that of ELECTRA's heads, otherwise `"bert"`.
 
         Raises:
             InputError: as `to_google`.

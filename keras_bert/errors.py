@@ -7,11 +7,11 @@ _REPR.maxlevel, _REPR.maxstring, _REPR.maxother = 2, 200, 200
 
 
 class InputError(ValueError):
-    """Input from the user is wrong; the message says what is wrong, where, and how to cure it.
+    """Input from the user is wrong; the message says what is wrong, where, and how to fix it.
 
     The commands print the message as one line and exit with status 1, without a traceback; library users
     may catch it as a `ValueError`. A message names the file and, where there is one, the line or record
-    (`path:line`), what was expected, what came, and the cure.
+    (`path:line`), what was expected, what was found, and the fix.
     """
 
 
@@ -22,7 +22,7 @@ def first_line(error: Exception) -> str:
 
 
 def shown(value) -> str:
-    """Returns the shortened repr of a value from a file, whose full repr may take exponential time and space.
+    """Returns a shortened repr of a value from a file; its full repr may take exponential time and space.
 
     >>> shown({"sizes": [1, [2, [3]]]})
     "{'sizes': [1, [...]]}"

@@ -1,7 +1,7 @@
-"""Reads and writes files: errors name path and line, and a file appears whole or not at all.
+"""Reads and writes files: errors name the path and line, and a file appears whole or not at all.
 
-A path may be a URL that `tf.io.gfile` knows, such as gs://bucket/file: each function has one branch for it. Only that
-branch imports TensorFlow, whose errors become OSErrors, as for a local path.
+A path may be a URL that `tf.io.gfile` knows, such as gs://bucket/file: each function has one branch for URLs. Only that
+branch imports TensorFlow, and TensorFlow's errors become OSErrors, as for a local path.
 """
 
 import contextlib
@@ -20,16 +20,16 @@ from typing import BinaryIO
 
 from keras_bert.errors import InputError, first_line
 
-# Bytes of a vocabulary, or of JSON beside a checkpoint. LaBSE's tokenizer.json, of 501,153 pieces, has 14 MB at most.
-# Parsed JSON takes up to 27 times its bytes.
+# Largest size in bytes of a vocabulary, or of a JSON file beside a checkpoint. LaBSE's tokenizer.json, with 501,153
+# pieces, has at most 14 MB. Parsed JSON takes up to 27 times its size in memory.
 MOST_TEXT = 16 * 2**20
 # Marks a remote directory that is being filled: in a bucket, no rename makes a directory appear at once. Directories
-# without the mark count as complete, so that those which other programs copied into a bucket can be read.
+# without the mark count as complete, so that directories copied into a bucket by other programs can be read.
 INCOMPLETE = "INCOMPLETE"
-# Part of the names of unfinished files, since nothing tells whether a process of another machine, on a disk that both
-# share, still runs.
+# Part of the names of unfinished files: on a disk shared by machines, whether another machine's process still runs
+# cannot be known.
 _MACHINE = re.sub(r"[^\w-]", "-", platform.node())
-# The first bytes of binary files, what these are, and how to read them.
+# The first bytes of binary files, what such a file is, and how to read it.
 _BINARY = {
     b"PK\x03\x04": ("an Excel workbook or a zip archive", "Name a workbook .xlsx, and unpack an archive."),
     b"PAR1": ("a Parquet file", "Name it .parquet where a table is expected, or write it anew as text."),
@@ -39,7 +39,7 @@ _BINARY = {
 _SMALL = (".json", ".txt", ".yaml")  # Endings of files that may belong to a checkpoint and lie beside it.
 _BUFFER = 2**20
 # The state of `keep_copies`: the stack that removes the directories; URL -> (states of the files when copied, copy).
-_copies = contextvars.ContextVar[tuple[contextlib.ExitStack, dict]]("keep_copies")  # A LookupError names it.
+_copies = contextvars.ContextVar[tuple[contextlib.ExitStack, dict]]("keep_copies")  # The name appears in LookupErrors.
 
 
 # === Local paths and URLs ===
@@ -52,7 +52,7 @@ def is_remote(path: str) -> bool:
 
 @contextlib.contextmanager
 def _remote(path: str) -> Iterator:
-    """Gives `tf.io.gfile`, and turns its errors into OSErrors that name the path and the cure."""
+    """Yields `tf.io.gfile`, and turns its errors into OSErrors that name the path and the fix."""
     import tensorflow as tf
 
     try:
@@ -78,27 +78,27 @@ _LOG_IN = "run gcloud auth application-default login, or set GOOGLE_APPLICATION_
 
 
 def absolute(path: str) -> str:
-    """Returns an absolute path; a URL without slashes at its end."""
+    """Returns the absolute path, or a URL without trailing slashes."""
     return path.rstrip("/") if is_remote(path) else os.path.abspath(path)
 
 
 def real_path(path: str) -> str:
-    """Returns the one path that all names of a file lead to: absolute, with links resolved."""
+    """Returns the absolute path with symbolic links resolved, or a URL without trailing slashes."""
     return absolute(path) if is_remote(path) else os.path.realpath(path)
 
 
 def exists(path: str) -> bool:
-    """Returns whether there is a file or directory."""
+    """Returns whether a path exists."""
     return _gfile("exists", path) if is_remote(path) else os.path.exists(path)
 
 
 def is_directory(path: str) -> bool:
-    """Returns whether there is a directory."""
+    """Returns whether a path is an existing directory."""
     return _gfile("isdir", path) if is_remote(path) else os.path.isdir(path)
 
 
 def is_file(path: str) -> bool:
-    """Returns whether there is a regular file; a local pipe is not one."""
+    """Returns whether a path is an existing regular file; a local pipe is not one."""
     return exists(path) and not is_directory(path) if is_remote(path) else os.path.isfile(path)
 
 
@@ -108,7 +108,7 @@ def file_size(path: str) -> int:
 
 
 def file_states(directory: str) -> dict[str, tuple[int, int]]:
-    """Returns size in bytes and time in nanoseconds of all files below a directory, by their path."""
+    """Returns the size in bytes and the modification time in nanoseconds of each file below a directory, by path."""
     states = {}
     for folder, _, names in list(_gfile("walk", directory)) if is_remote(directory) else os.walk(directory):
         for path in (os.path.join(folder, name) for name in names):
@@ -118,7 +118,7 @@ def file_states(directory: str) -> dict[str, tuple[int, int]]:
 
 
 def file_state(path: str) -> tuple[int, int]:
-    """Returns a file's size in bytes, and when it was changed last, in nanoseconds."""
+    """Returns a file's size in bytes and its modification time in nanoseconds."""
     if is_remote(path):
         state = _gfile("stat", path)
         return state.length, state.mtime_nsec
@@ -127,7 +127,7 @@ def file_state(path: str) -> tuple[int, int]:
 
 
 def list_directory(path: str) -> list[str]:
-    """Returns the sorted names of what a directory holds."""
+    """Returns the sorted names of a directory's entries."""
     return sorted(name.rstrip("/") for name in (_gfile("listdir", path) if is_remote(path) else os.listdir(path)))
 
 
@@ -137,7 +137,7 @@ def make_directory(path: str) -> None:
         os.makedirs(path, exist_ok=True)
         return
     bucket = "/".join(path.split("/")[:3])
-    if path.startswith("gs://") and not exists(bucket):  # TensorFlow would retry without end.
+    if path.startswith("gs://") and not exists(bucket):  # TensorFlow would retry forever.
         raise FileNotFoundError(errno.ENOENT, "no such bucket", bucket)
     _gfile("makedirs", path)
 
@@ -154,7 +154,7 @@ def remove_path(path: str) -> None:
 
 
 def move(source: str, target: str) -> None:
-    """Moves a file, which replaces another; it appears there whole."""
+    """Moves a file, replacing an existing one; the target appears whole."""
     if is_remote(source) and is_remote(target):
         _gfile("rename", source, target, overwrite=True)
         return
@@ -167,7 +167,7 @@ def move(source: str, target: str) -> None:
 
 
 def open_file(path: str) -> BinaryIO:
-    """Opens a seekable file, local or remote, to read its bytes. To write, see `atomic_path`."""
+    """Opens a local or remote file for reading bytes; the file is seekable. To write, see `atomic_path`."""
     return io.BufferedReader(_RemoteFile(path), _BUFFER) if is_remote(path) else open(path, "rb")
 
 
@@ -198,10 +198,10 @@ class _RemoteFile(io.RawIOBase):
 
 
 def check_complete(directory: str) -> None:
-    """Refuses a remote directory that `atomic_path` has begun to fill, and has not finished.
+    """Refuses a remote directory that `atomic_path` has begun to fill but not finished.
 
     Raises:
-        InputError: it is half written.
+        InputError: the directory is half written.
     """
     if is_remote(directory) and exists(os.path.join(directory, INCOMPLETE)):
         raise InputError(
@@ -213,7 +213,7 @@ def check_complete(directory: str) -> None:
 def keep_copies() -> Iterator[None]:
     """Keeps the local copies that are made in this context until its end, so that each is made once.
 
-    Inside another such context it does nothing. It serves as a decorator, too.
+    A nested context does nothing. It also works as a decorator.
     """
     if _copies.get(None) is not None:
         yield
@@ -224,17 +224,19 @@ def keep_copies() -> Iterator[None]:
 
 
 def local_copy(path: str) -> str:
-    """Returns the path of a local copy of a remote file or directory; a local path as it is.
+    """Returns the path of a local copy of a remote file or directory; returns a local path unchanged.
 
-    Readers that take no URLs, such as memory maps and HDF5, need the copy. This must be called inside `keep_copies`,
-    whose end removes the copy; if the original has changed meanwhile, another copy is made.
+    Readers that cannot open URLs, such as memory maps and HDF5, need the copy. For a URL this must be called inside
+    `keep_copies`, which removes the copy at its end. If the original has changed since the last call, it is copied
+    again.
 
     Args:
         path: a file, a directory, or the prefix of a TensorFlow checkpoint, which comes with the small files beside it.
 
     Raises:
-        InputError: a directory is half written, or changes while it is copied.
+        InputError: the directory is half written, or the path changes while it is copied.
         OSError: there is no such path, or it cannot be read.
+        LookupError: `path` is a URL, and there is no `keep_copies` context.
     """
     if not is_remote(path):
         return path
@@ -256,7 +258,7 @@ def local_copy(path: str) -> str:
 
 
 def _describe(path: str) -> dict[str, tuple[int, int]]:
-    """Returns size and time of the files that belong to a remote path, by their name relative to its parent."""
+    """Returns `file_state` of the files that belong to a remote path, by their name relative to its parent."""
     parent, name = os.path.split(path)
     if exists(f"{path}.index"):
         names = [file for file in list_directory(parent) if file.startswith(f"{name}.") or file.endswith(_SMALL)]
@@ -272,11 +274,12 @@ def expand_files(patterns: str | list[str]) -> list[str]:
     """Lists the files that a flag such as `--input_file` names.
 
     Args:
-        patterns: comma-separated string, or list of strings; each a path or a glob pattern, which matches no hidden
-            file, in a bucket either. An existing path is used as it is, even if its name has commas, brackets or stars.
+        patterns: comma-separated string, or list of strings; each a path or a glob pattern. Only a pattern whose last
+            part begins with a dot matches hidden files, in a bucket too. An existing path is used as it is, even if its
+            name has commas, brackets or stars.
 
     Returns:
-        Sorted matches, pattern by pattern, in the order of the patterns, each file once.
+        The sorted matches of each pattern, in the order of the patterns; each file once.
 
     Raises:
         InputError: a pattern matches no file, or names a directory.
@@ -310,7 +313,7 @@ def expand_file(flag: str, pattern: str) -> str:
         pattern: a path, or a glob pattern that one file matches.
 
     Raises:
-        InputError: no file, several, or a directory.
+        InputError: the pattern matches no file or several, or names a directory.
     """
     paths = expand_files([pattern])
     if len(paths) != 1:
@@ -319,10 +322,10 @@ def expand_file(flag: str, pattern: str) -> str:
 
 
 def check_size(path: str, most_bytes: int) -> None:
-    """Refuses a file of more bytes than one of its kind can have, before it is read.
+    """Refuses a file of more bytes than a file of its kind can have, before it is read.
 
     Raises:
-        InputError: it has more.
+        InputError: the file has more than `most_bytes`.
     """
     size = file_size(path)
     if size > most_bytes:
@@ -331,7 +334,7 @@ def check_size(path: str, most_bytes: int) -> None:
 
 @contextlib.contextmanager
 def parsing(path: str, kind: str) -> Iterator[None]:
-    """Turns any error of a parser, over a damaged or hostile file, into an InputError that names the file."""
+    """Turns any error that a parser raises on a damaged or hostile file into an InputError that names the file."""
     try:
         yield
     except InputError:
@@ -387,7 +390,7 @@ def decode_lines(path: str, file: BinaryIO, keep_ends: bool = False) -> Iterator
 
 
 def check_writable(directory: str) -> None:
-    """Makes a directory, with its parents, in which files can be written.
+    """Makes a directory and its parents, and checks that files can be written to it.
 
     Raises:
         InputError: it cannot be created or written.
@@ -402,12 +405,12 @@ def check_writable(directory: str) -> None:
 
 @contextlib.contextmanager
 def atomic_path(path: str) -> Iterator[str]:
-    """Gives a temporary local path; what the caller makes there becomes `path` on success, and is removed on any error.
+    """Yields a temporary local path; what is written there becomes `path` on success, and is removed on any error.
 
     The caller may create a file or a directory under the temporary name. An existing `path` is replaced at the end, so
-    that a reader never sees half a result. A local path is written beside its place and renamed; leftovers of killed
-    processes are removed at the start. A remote file is uploaded under another name and renamed, a remote directory
-    is marked while it is filled (`check_complete`).
+    that a reader never sees half a result. A local path is written beside its final place and renamed; leftovers of
+    killed processes are removed at the start. A remote file is uploaded under another name and renamed; a remote
+    directory is marked while it is filled (`check_complete`).
 
     Raises:
         InputError: the parent directory cannot be created or written.
@@ -428,9 +431,9 @@ def atomic_path(path: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def temporary_path(path: str) -> Iterator[str]:
-    """Gives a hidden path beside a local one, and removes what is still there at the end.
+    """Yields a hidden path beside a local one, and removes whatever is still there at the end.
 
-    What killed processes of this machine left is removed at the start.
+    The leftovers of killed processes of this machine are removed at the start.
     """
     _remove_leftovers(path)
     parent, name = os.path.split(path)
@@ -463,8 +466,8 @@ def _upload(source: str, path: str) -> None:
 
 
 def _upload_file(source: str, path: str) -> None:
-    # A bucket's upload appears at once. Other remote file systems need the rename, and ram:// appends to a file that
-    # exists.
+    # In a bucket, an upload appears at once. Other remote file systems need the rename, and ram:// appends to an
+    # existing file.
     temporary = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.partial")
     remove_path(temporary)
     with _remote(path) as gfile:
@@ -496,7 +499,7 @@ def _remove_leftovers(path: str) -> None:
     parent, name = os.path.split(path)
     for entry in sorted(os.listdir(parent)):
         match = re.fullmatch(rf"{re.escape(f'.{name}.partial-{_MACHINE}-')}(\d+)(-old)?", entry)
-        # In a container the next process often has the number of the killed one.
+        # In a container, the next process often has the ID of the killed one.
         if match and (int(match[1]) == os.getpid() or not is_alive(int(match[1]))):
             if match[2]:
                 _settle(os.path.join(parent, entry), path)
@@ -505,9 +508,9 @@ def _remove_leftovers(path: str) -> None:
 
 
 def is_alive(process: int) -> bool:
-    """Returns whether a process is running on this machine."""
+    """Returns whether a process, given by its ID, is running on this machine."""
     try:
-        with contextlib.suppress(PermissionError):  # It runs for somebody else.
+        with contextlib.suppress(PermissionError):  # It belongs to another user.
             os.kill(process, 0)  # Signal 0 only checks.
     except (ProcessLookupError, OverflowError):
         return False
@@ -521,13 +524,13 @@ def write_lines(path: str, lines: Iterable[str]) -> None:
 
 
 def write_table(path: str, header: Sequence[str], rows: Iterable[Sequence], delimiter: str = "\t") -> None:
-    """Writes a table with a header, complete or not at all.
+    """Writes a table with a header, whole or not at all.
 
     Args:
-        path: the file.
+        path: path of the file.
         header: names of the columns.
-        rows: their values.
-        delimiter: a tab, or a comma if no value holds one. Values are not quoted: a tab or line break becomes a blank.
+        rows: values of the columns in each row. They are not quoted: a tab or line break becomes a space.
+        delimiter: a tab, or a comma if no value contains a comma.
     """
     write_lines(path, (delimiter.join(re.sub(r"[\t\r\n]", " ", str(cell)) for cell in row) for row in (header, *rows)))
 
@@ -560,7 +563,7 @@ def read_object(path: str, most_bytes: int | None = MOST_TEXT) -> dict:
     """Reads a JSON file that holds an object, as `read_json` does.
 
     Raises:
-        InputError: as `read_json`; or it holds something else.
+        InputError: as `read_json`, or the file holds another type.
     """
     value = read_json(path, most_bytes)
     if not isinstance(value, dict):

@@ -15,21 +15,21 @@ TOKEN_OF |= {"start_token": "[CLS]", "end_token": "[SEP]"}
 
 _MOST_PIECES = 1_000_000  # LaBSE has 501,153.
 MAX_PIECE_BYTES = 256  # tensorflow-text, `kMaxVocabTokenLengthInUTF8Bytes`.
-_ENOUGH = 500  # Pieces with Latin letters. A smaller vocabulary does not tell whether it is lower-cased.
-# 32% of these pieces hold a capital in Google's cased English vocabulary, 0.05% in its Chinese one.
+_ENOUGH = 500  # Pieces with Latin letters that are needed to judge whether a vocabulary is lower-cased.
+# 32% of these pieces have a capital in Google's cased English vocabulary, 0.05% in its Chinese one.
 _CASED_SHARE = 0.05
 _HAS_LATIN = re.compile("[A-Za-z]").search
 _HAS_CAPITAL = re.compile("[A-Z]").search
 
 
 class VocabularyLookup:
-    """The look-ups of a tokenizer with an attribute `vocabulary`: its pieces in the order of their ids, or None."""
+    """Mixin for tokenizers whose attribute `vocabulary` lists the pieces in the order of their ids, or is None."""
 
     def set_pieces(self, pieces: list[str], lowercase: bool | None) -> None:
-        """Takes checked pieces as the vocabulary, and settles `lowercase`."""
+        """Sets the vocabulary to checked pieces, and `lowercase`, by `default_case` if it is None."""
         self.lowercase = default_case(pieces) if lowercase is None else bool(lowercase)
         ids = {piece: index for index, piece in enumerate(pieces)}
-        # Not by assignment: Keras would copy both, and look at each piece in search of layers.
+        # Not by assignment: Keras would copy both, and search each piece for layers.
         vars(self).update(vocabulary=pieces, _ids=ids)
 
     def get_vocabulary(self) -> list[str]:
@@ -43,13 +43,13 @@ class VocabularyLookup:
         return len(self.vocabulary)
 
     def id_to_token(self, id: int) -> str:
-        """Returns the piece of an id; raises ValueError for an id outside the vocabulary."""
+        """Returns the piece with an id; raises ValueError for an id outside the vocabulary."""
         if not 0 <= id < self.vocabulary_size():
             raise ValueError(f"`id` must be in [0, {self.vocabulary_size()}). Received: id={id}")
         return self.vocabulary[id]
 
     def token_to_id(self, token: str) -> int:
-        """Returns the id of a piece; raises ValueError for a piece that the vocabulary lacks."""
+        """Returns the id of a piece; raises ValueError for a piece that is not in the vocabulary."""
         self._check_ready()
         if token not in self._ids:
             raise ValueError(f"`token` must be in the vocabulary. Received: token={token!r}")
@@ -66,13 +66,13 @@ def read_vocabulary(
     """Reads a vocabulary and checks it.
 
     Args:
-        vocabulary: path of a file with one piece a line (its number from 0 is the id), or the pieces.
+        vocabulary: path of a file with one piece per line (the line number, from 0, is the id), or the pieces.
         lowercase: bool, whether texts will be lower-cased; the vocabulary must suit it. None: not known yet.
-        source: name of pieces that come without a file, for messages.
+        source: what messages call the vocabulary if it is not a file.
 
     Returns:
         The pieces in the order of their ids, without white space around them. Lines that hold only exotic white space
-        (Google's Chinese vocabulary has two) may become equal. Of equal pieces the last one counts, as in
+        (Google's Chinese vocabulary has two) may become equal. The last of equal pieces counts, as in
         google-research/bert (tokenization.py, `load_vocab`).
 
     Raises:
@@ -110,18 +110,21 @@ def _check_pieces(source: str, raw: list[str], pieces: list[str]) -> None:
 
 
 def check_case(source: str, pieces: list[str], lowercase: bool | None, why: str = "") -> None:
-    """Refuses a `lowercase` that contradicts the vocabulary: every id would be valid, but the scores bad.
+    """Refuses a `lowercase` that contradicts the vocabulary: every id would be valid, but the scores would be bad.
 
     Args:
         source: name of the vocabulary, for messages.
-        pieces: of the vocabulary.
+        pieces: the vocabulary.
         lowercase: bool, whether texts will be lower-cased; None: not known yet.
         why: the reason for `lowercase`, for messages.
+
+    Raises:
+        InputError: the vocabulary has the other case.
     """
     case = case_of_vocabulary(pieces)
     if None in (case, lowercase) or case == lowercase:
         return
-    reason = "hardly a piece holds a capital" if case else "many pieces hold capitals"
+    reason = "hardly any piece has a capital" if case else "many pieces have capitals"
     raise InputError(
         f"{source}: expected {'a lower-cased' if lowercase else 'a cased'} vocabulary, since lowercase={lowercase}"
         f"{why and f' by {why}'}, found {'a lower-cased' if case else 'a cased'} one "
@@ -130,11 +133,14 @@ def check_case(source: str, pieces: list[str], lowercase: bool | None, why: str 
 
 
 def check_rows(source: str, num_pieces: int, num_rows: int) -> None:
-    """Refuses a vocabulary with more pieces than the token table has rows. Fewer are common: tables are padded."""
+    """Raises InputError if a vocabulary has more pieces than the token table has rows.
+
+    Fewer pieces are common, since tables are padded.
+    """
     if num_pieces > num_rows:
         raise InputError(
             f"{source}: {num_pieces} pieces in the vocabulary, {num_rows} rows in the token table. Expected a row for "
-            "each piece: they are not of one model."
+            "each piece: the two belong to different models."
         )
 
 
@@ -144,7 +150,7 @@ def check_rows(source: str, num_pieces: int, num_rows: int) -> None:
 def case_of_name(name: str) -> bool | None:
     """Returns whether a checkpoint of this name is lower-cased, or None if the name does not tell.
 
-    It follows the names of Google's checkpoints (google-research/bert, tokenization.py:28,
+    The rules are those of Google's names (google-research/bert, tokenization.py:28,
     `validate_case_matches_checkpoint`).
     """
     name = os.path.basename(os.path.normpath(name)).lower()
@@ -154,9 +160,9 @@ def case_of_name(name: str) -> bool | None:
 
 
 def case_of_vocabulary(pieces: Iterable[str]) -> bool | None:
-    """Returns whether the pieces are lower-cased, by the share that holds a capital, or None if too few tell.
+    """Returns whether the pieces are lower-cased, judged by the share of pieces with a capital.
 
-    A wrong flag goes unnoticed otherwise: every id is valid, but the scores are bad.
+    Returns None if the pieces with Latin letters are too few, or their share is neither high nor low.
     """
     count, share = _capitals(pieces)
     if count < _ENOUGH or _CASED_SHARE / 5 <= share < _CASED_SHARE:
@@ -165,16 +171,16 @@ def case_of_vocabulary(pieces: Iterable[str]) -> bool | None:
 
 
 def default_case(pieces: Iterable[str]) -> bool:
-    """Returns whether texts are lower-cased for a vocabulary of which nothing else is known.
+    """Returns whether to lower-case texts for a vocabulary about which nothing else is known.
 
-    They are, as in google-research/bert, unless the vocabulary is cased; a small one counts as cased if at least half
-    of its pieces hold a capital.
+    The answer is True, as in google-research/bert, unless the vocabulary is cased. If `case_of_vocabulary` cannot tell,
+    a vocabulary counts as cased if at least half of its pieces with Latin letters have a capital.
     """
     case = case_of_vocabulary(pieces)
     return _capitals(pieces)[1] < 0.5 if case is None else case
 
 
 def _capitals(pieces: Iterable[str]) -> tuple[int, float]:
-    """Returns the number of pieces with Latin letters, and the share of these that holds a capital."""
+    """Returns the number of pieces with Latin letters, special tokens aside, and the share of these with a capital."""
     latin = [piece for piece in pieces if _HAS_LATIN(piece) and not (piece[0] == "[" and piece[-1] == "]")]
     return len(latin), sum(1 for piece in latin if _HAS_CAPITAL(piece)) / max(1, len(latin))

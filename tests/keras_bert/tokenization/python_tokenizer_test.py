@@ -241,8 +241,8 @@ def test_missing_vocabulary_file(tmp_path):
 @pytest.mark.parametrize(
     ("capitals", "lowercase", "message"),
     [
-        (200, True, r"lowercase=True, found a cased one \(many pieces hold capitals\). Pass lowercase=False"),
-        (0, False, r"lowercase=False, found a lower-cased one \(hardly a piece holds a capital\). Pass lowercase=True"),
+        (200, True, r"lowercase=True, found a cased one \(many pieces have capitals\). Pass lowercase=False"),
+        (0, False, r"lowercase=False, found a lower-cased one \(hardly any piece has a capital\). Pass lowercase=True"),
         (200, False, None),
         (0, True, None),
         (30, True, None),  # Neither many nor hardly any: it may be either.
