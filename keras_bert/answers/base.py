@@ -1,4 +1,4 @@
-"""Decodes a trained model's outputs into answers to texts, in the graphs of exports and for `answer` of the models.
+"""Decodes a trained model's outputs into answers to texts, in exported graphs and in the models' `answer` methods.
 
 Shapes: B batch, S sequence.
 """
@@ -23,17 +23,18 @@ Axes = tuple[str | int, ...]  # Dimensions after the batch's: a fixed size, or t
 
 
 class TokenOutput(NamedTuple):
-    """A float output that every target computes from token ids, by these steps in this order.
+    """A float output that every target computes from token ids.
+
+    The steps run in this order: pool, column, temperature, softmax, sigmoid, padding.
 
     Attributes:
         axes: dimensions after the batch's.
         source: name of the Keras model's output to start from; None: its only output.
-        pool: as in `PoolTokens`, "mean" averages over the real tokens, "cls" takes the first one; None leaves the
-            sequence.
-        column: index along the last axis, which then goes away; None keeps all columns.
+        pool: the `pooling` of `PoolTokens`; None keeps the sequence.
+        column: index along the last axis, which is then dropped; None keeps all columns.
         softmax: whether to apply softmax to the last axis.
         sigmoid: whether to apply the sigmoid to each number.
-        padding: value at positions beyond a row's length; None leaves what the model computes there.
+        padding: value at positions beyond a row's length; None keeps what the model computes there.
         temperature: divides the logits before the softmax.
     """
 
@@ -66,12 +67,13 @@ class Answers(abc.ABC):
     """The answers of a trained model of one task, as ops.
 
     Attributes:
-        text_inputs: its inputs, all strings: name -> dimensions after the batch's.
-        padding: the outputs that are padded to the batch's longest row, which has at least one column: `values` maps
-            each to its padding value, and `count` names the output that holds each row's length. Empty: none is padded.
+        text_inputs: the inputs, all strings: name -> dimensions after the batch's.
+        padding: the outputs that are padded to the batch's longest row, but to one column at least: `values` maps each
+            to its padding value, and `count` names the output that holds each row's length. Empty: none is padded.
         token_outputs: the outputs that other targets (ONNX, LiteRT) compute from token ids.
-        model: holds a BertBackbone.
-        preprocessor: tokenizer and `sequence_length`. The graph pads to the batch's longest whatever `pad_to_longest`.
+        model: contains a BertBackbone.
+        preprocessor: gives the tokenizer and `sequence_length`. The graph pads to the batch's longest row, whatever its
+            `pad_to_longest` says.
     """
 
     text_inputs: Mapping[str, Axes] = {"text": ()}
@@ -86,7 +88,7 @@ class Answers(abc.ABC):
     def answer_texts(self, model: keras.Model, texts: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """Builds the graph from texts, string (B, *dimensions) by the names of `text_inputs`, to the answer.
 
-        Like `answer_token_ids`, it runs the model by `keras_bert.answers.pieces.in_pieces`, which bounds the memory.
+        Like `answer_token_ids`, it runs the model through `keras_bert.answers.pieces.in_pieces` to bound the memory.
         """
 
     def answer_token_ids(self, model: keras.Model, encoded: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
@@ -94,7 +96,7 @@ class Answers(abc.ABC):
         return in_pieces(model, encoded, self.answer)
 
     def answer(self, outputs, encoded: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Builds the graph from the model's outputs and inputs to the answer to token ids, each row by itself.
+        """Builds the graph from the model's outputs and inputs to the answer to token ids, row by row.
 
         By default the answer is `token_outputs`.
         """
@@ -106,10 +108,10 @@ class Answers(abc.ABC):
         """Answers texts.
 
         Args:
-            inputs: list of str, a batch of each of `text_inputs`, as a tuple if there are several; or one row of them.
+            inputs: a batch, list of str, for each of `text_inputs`, in a tuple if there are several; or a single row.
 
         Returns:
-            A dict for each row, or for the one row: each output as a Python value, without padding.
+            A list with a dict for each row, or a single row's dict: each output as a Python value, without padding.
 
         Raises:
             ValueError: `inputs` are not texts, or their number, shapes or sizes are not those of `text_inputs`.
@@ -119,14 +121,14 @@ class Answers(abc.ABC):
         return rows[0] if is_one else rows
 
     def arrays(self, inputs) -> dict[str, np.ndarray]:
-        """Answers texts as `rows` does, each output as one array of all rows; no output may be padded."""
+        """Answers texts as `rows` does, but returns each output as one array of all rows; no output may be padded."""
         columns, is_one = self._columns(inputs)
         batches = list(self.batches(columns))
         outputs = {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
         return {name: values[0] for name, values in outputs.items()} if is_one else outputs
 
     def batches(self, columns: dict[str, tf.Tensor]) -> Iterator[dict[str, np.ndarray]]:
-        """Yields the outputs of batch after batch; without rows, those of one empty batch."""
+        """Yields the outputs of each batch of rows; if there are no rows, those of one empty batch."""
         for start in range(0, max(len(next(iter(columns.values()))), 1), _ROWS):
             texts = {name: column[start : start + _ROWS] for name, column in columns.items()}
             yield {name: values.numpy() for name, values in self._run(texts).items()}
@@ -163,7 +165,7 @@ class Answers(abc.ABC):
             yield {name: value[: row[count]] if name in filled else value for name, value in row.items()}
 
     def check_labels(self, labels: list[str], thresholds: Sequence[float] | None = None) -> None:
-        """Checks that there is a label for each of the model's outputs, and a threshold for each, if there is any.
+        """Checks that there is one label, and one threshold if any are given, for each of the model's outputs.
 
         Raises:
             ValueError: there are more or fewer.
@@ -178,12 +180,12 @@ class Answers(abc.ABC):
 
 
 def gives_logits(model: keras.Model, activation: Callable = keras.activations.softmax) -> bool:
-    """Tells whether a model's outputs are logits: its last layer does not apply the activation."""
+    """Returns whether a model's outputs are logits, that is, its last layer does not apply `activation`."""
     return getattr(model.layers[-1], "activation", None) is not activation
 
 
 def plain_values(values: np.ndarray) -> list:
-    """Converts to Python values: bytes to str, and each float32 to the shortest decimal that denotes it."""
+    """Converts an array to Python values: bytes to str, and each float32 to its shortest decimal representation."""
     if values.dtype == object:
         values = np.frompyfunc(lambda text: text.decode("utf-8", "replace"), 1, 1)(values)
     elif values.dtype.kind == "f":

@@ -1,4 +1,4 @@
-"""Finds entities in the tags of words, in the graph: `tasks.text.tags.find_entities` for all texts of a batch.
+"""Finds entities in the tags of words, in the graph, as `tasks.text.tags.find_entities` does in Python.
 
 Shapes: B texts, N words of all texts, C labels, X entities of all texts.
 """
@@ -17,8 +17,8 @@ class Entities(NamedTuple):
     """Entities, text after text.
 
     Attributes:
-        rows: int64 [X], texts.
-        types: int32 [X], numbers of `EntityFinder.types`.
+        rows: int64 [X], index of each entity's text.
+        types: int32 [X], indices into `EntityFinder.types`.
         starts, ends: int64 [X], characters, as in `Words`.
         scores: float32 [X], mean probability of the tags of the words.
     """
@@ -31,13 +31,13 @@ class Entities(NamedTuple):
 
 
 class EntityFinder:
-    """Reads entities as conlleval does: one begins at every B-, and at every I- that continues none of its type.
+    """Reads entities as conlleval does: one begins at every B-, and at every I- that does not continue its type.
 
     Args:
         labels: C tags, "O" or B- or I- and a type, or "B" and "I" alone.
 
     Raises:
-        ValueError: a label is no such tag.
+        ValueError: a label is not such a tag.
 
     Attributes:
         types: names of the entity types; "" for labels without one.
@@ -53,7 +53,7 @@ class EntityFinder:
         self._continues = np.array([prefix == "I" for prefix, _ in tags])
 
     def __call__(self, words: Words, probabilities: tf.Tensor) -> Entities:
-        """Finds the entities of `words`, N, from the probabilities of their labels, float32 [N, C]."""
+        """Finds the entities among N words, from the probabilities of their labels, float32 [N, C]."""
         label = tf.argmax(probabilities, axis=1)
         types = tf.gather(tf.constant(self._type_of, tf.int32), label)  # -1 outside.
         nothing = tf.constant([-1], tf.int32)

@@ -25,7 +25,7 @@ from keras_bert.answers.tables import Table
 from keras_bert.answers.text_bounds import find_backbone, most_bytes
 from keras_bert.encoder.packing import as_layout
 
-_STEPS = 24  # Nodes of Gauss and Legendre on the way from the baseline.
+_STEPS = 24  # Nodes of the Gauss-Legendre quadrature on the path from the baseline.
 
 Tensors = Mapping[str, tf.Tensor]
 
@@ -34,8 +34,8 @@ class Places(NamedTuple):
     """The positions of words in the sequences that the model reads, int64 [N] each.
 
     Attributes:
-        rows: texts.
-        firsts, limits: positions of a word's first token and after its last.
+        rows: index of each word's text.
+        firsts, limits: position of each word's first token, and the position after its last.
     """
 
     rows: tf.Tensor
@@ -86,15 +86,15 @@ class Explanations(Answers):
         """Builds the graph to the explanations.
 
         Args:
-            model: what `run` runs.
-            run: encoder's inputs to its outputs, float32 [..., C].
+            model: the model that `run` runs.
+            run: maps the encoder's inputs to the model's outputs, float32 [..., C].
             texts: `text_inputs` by name.
         """
         encoded = self.answers.encode_in_graph(texts)
         places, columns = self._find_words(texts, encoded)
         num_texts = tf.shape(encoded["token_ids"])[0]
         with contextlib.ExitStack() as stack:
-            if self._activation:  # Near 1, a float32 probability no longer tells its log-odds.
+            if self._activation:  # Near 1, a float32 probability is too coarse for log-odds.
                 stack.callback(setattr, model.layers[-1], "activation", self._activation)
                 model.layers[-1].activation = keras.activations.linear
             outputs = run(self.sequences(encoded, places))
@@ -152,9 +152,9 @@ class Explanations(Answers):
 
 
 class LeaveOutExplanations(Explanations):
-    """A word's share is the score of the text less that of the text without the word's tokens.
+    """A word's share is the score of the text minus that of the text without the word's tokens.
 
-    It takes one more sequence for each word, and no gradients.
+    The model reads one more sequence for each word. No gradients are needed.
     """
 
     def sequences(self, encoded, places):
@@ -163,7 +163,7 @@ class LeaveOutExplanations(Explanations):
         first, limit = (tf.cast(column, tf.int32)[:, tf.newaxis] for column in places[1:])
         source = position + tf.where(position >= first, limit - first, 0)
         is_real = source < tf.reduce_sum(rows["padding_mask"], axis=1, keepdims=True)
-        source = tf.where(is_real, source, 0)  # Behind the end, where the mask is 0, nothing counts.
+        source = tf.where(is_real, source, 0)  # Past the end, the mask is 0 and values do not matter.
         rows = {name: tf.gather(values, source, batch_dims=1) for name, values in rows.items()}
         rows["padding_mask"] = tf.cast(is_real, tf.int32)
         return {name: tf.concat([values, rows[name]], axis=0) for name, values in encoded.items()}
@@ -177,8 +177,8 @@ class LeaveOutExplanations(Explanations):
 class GradientExplanations(Explanations):
     """Integrated gradients (Sundararajan et al., arXiv:1703.01365, equation 1) of the embeddings' output.
 
-    The baseline is the text with each of its tokens replaced by [PAD]. The shares of a text's words sum up to its score
-    less that of the baseline, but for the error of the integral.
+    The baseline is the text with every token but [CLS] and [SEP] replaced by [PAD]. The shares of a text's words sum to
+    its score minus the baseline's, up to the error of the quadrature.
     """
 
     def shares(self, outputs, encoded, label, places):

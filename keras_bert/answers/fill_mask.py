@@ -1,4 +1,4 @@
-"""The likeliest tokens for each mask of a text.
+"""Finds the most probable tokens for each mask of a text.
 
 Shapes: B batch, S sequence, M masks, R masks of all texts, K tokens named, V vocabulary, H hidden.
 """
@@ -15,9 +15,9 @@ from keras_bert.answers.ties import settle_ties
 from keras_bert.errors import InputError
 from keras_bert.tokenization.preprocessor import BertPreprocessor
 
-# Masks whose logits are in memory at a time: 31 MB for a vocabulary of 30,522.
+# Number of masks whose logits are in memory at a time: 31 MB for a vocabulary of 30,522.
 _MASKS_AT_A_TIME = 256
-# Logarithms of probabilities that differ by no more are equal: the token with the lower id comes first.
+# Log-probabilities that differ by at most this count as equal: the token with the lower id comes first.
 _TIE = 1e-4
 
 
@@ -25,9 +25,12 @@ class MaskAnswers(Answers):
     """Fills in masks.
 
     Args:
-        model: with a masked-LM head, such as BertPretrainer.
-        preprocessor: tokenizer and longest sequence.
-        top_k: how many tokens are named for each mask.
+        model: has a masked-LM head, as BertPretrainer has.
+        preprocessor: gives the tokenizer and the longest sequence.
+        top_k: int, number of tokens named for each mask.
+
+    Raises:
+        InputError: `top_k` is not from 1 to the size of the vocabulary.
     """
 
     padding = {"count": "num_masks", "values": {"tokens": "", "probabilities": 0.0, "positions": -1}}
@@ -72,7 +75,8 @@ class MaskAnswers(Answers):
 
         def add_part(start, ids, probabilities):
             logits = head(states, mask_positions=rows[tf.newaxis, start : start + _MASKS_AT_A_TIME])[0]
-            # The table may have more rows than the vocabulary has tokens. These rows count, but have no name.
+            # The table may have more rows than the vocabulary has tokens. They take part in the softmax, but have no
+            # name.
             best, best_ids = tf.math.top_k(tf.nn.softmax(logits)[:, :size], self.top_k)
             order = settle_ties(tf.math.log(best), best_ids, _TIE)
             best, best_ids = (tf.gather(column, order, batch_dims=1) for column in (best, best_ids))
@@ -93,5 +97,5 @@ def _check_positions(mask_positions: tf.Tensor, padding_mask: tf.Tensor) -> tf.O
         lambda: tf.reduce_all((mask_positions >= -1) & (mask_positions < lengths[:, tf.newaxis])),
         lambda: False,
     )
-    message = "`mask_positions` must be a row for each of `token_ids`, from 0 to its length - 1, or -1. Received shape:"
+    message = "`mask_positions` must have a row for each of `token_ids`: -1, or 0 to its length - 1. Received shape:"
     return tf.debugging.Assert(right, [message, tf.shape(mask_positions), "values:", mask_positions], summarize=8)

@@ -1,6 +1,6 @@
 """Encodes texts with `[MASK]` in them, in the graph: token ids, and the positions of the masks.
 
-The tokenizer may take a text's `[MASK]` for ordinary text, so that the text is split there first.
+The tokenizer may treat a `[MASK]` in a text as ordinary text, so the text is split at its masks first.
 
 Shapes: B batch, S sequence, M masks.
 """
@@ -22,7 +22,7 @@ def encode(preprocessor: BertPreprocessor, texts: tf.Tensor) -> dict[str, tf.Ten
         The encoder's inputs, int32 [B, S], and:
 
         - `mask_positions`: int32 [B, M], position of each mask in the sequence; -1 after a text's last one.
-        - `characters`: int32 [B, M], the character of the valid UTF-8 part where each mask begins; -1 after the last.
+        - `characters`: int32 [B, M], the character where each mask begins, not counting invalid UTF-8; -1 likewise.
         - `num_masks`: int32 [B].
     """
     tokenizer, longest = preprocessor.tokenizer, preprocessor.sequence_length - 2

@@ -1,4 +1,4 @@
-"""Chooses answers from the logits of a batch's windows, in the graph: `tasks.squad.answers.best_answers`.
+"""Chooses answers from the logits of a batch's windows, in the graph, as `tasks.squad.answers.best_answers` does.
 
 Shapes: B questions, W windows, S tokens of the longest window, K candidates of all questions, L answers listed.
 """
@@ -27,7 +27,7 @@ class Settings(NamedTuple):
 
     @property
     def num_listed(self) -> int:
-        """L: "no answer" is listed even if it is not among the best."""
+        """L, the number of answers listed: "no answer" is listed even if it is not among the best."""
         return self.n_best_size + self.version_2_with_negative
 
 
@@ -35,7 +35,7 @@ class Candidates(NamedTuple):
     """Candidates, question after question, the best first; "no answer" among them.
 
     Attributes:
-        rows: int64 [K], questions.
+        rows: int64 [K], index of each candidate's question.
         begins, ends: int64 [K], characters as `Projection.spans` gives them; -1 for "no answer".
         scores: float64 [K], sums of the logits of start and end.
     """
@@ -46,7 +46,7 @@ class Candidates(NamedTuple):
     scores: tf.Tensor
 
     def select(self, indices: tf.Tensor) -> "Candidates":
-        """Returns the candidates at `indices`, int."""
+        """Returns the candidates at int `indices`."""
         return Candidates(*(tf.gather(column, indices) for column in self))
 
 
@@ -69,10 +69,10 @@ def find_candidates(
         logits: float32 [W, S, 2].
         projection: of the contexts' tokens.
         num_rows: int64, B.
-        settings: gives the n-best size, the longest answer, and if a question may have no answer.
+        settings: gives the n-best size, the longest answer, and whether a question may have no answer.
 
     Returns:
-        (candidates; the questions' null scores, float64 [B], 0.0 for a question without windows).
+        The candidates, and the questions' null scores, float64 [B], 0.0 for a question without windows.
     """
     cells = _spans(windows, layout, logits, projection, settings)
     flat = tf.reshape(tf.cast(logits, tf.float64), [-1, 2])
@@ -99,13 +99,13 @@ def find_candidates(
 def _spans(
     windows: Windows, layout: Layout, logits: tf.Tensor, projection: "Projection", settings: Settings
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Finds starts and ends that may be an answer: cells of the W * S, int64 [K] each, in the windows' order."""
+    """Finds the starts and ends of possible answers: indices of the W * S cells, int64 [K] each, in windows' order."""
     shape = tf.shape(layout.tokens, tf.int64)
     # Query and special tokens may be among the best, padding may not.
     lowest = tf.constant(-np.inf, tf.float32)
     scores = tf.where(layout.inputs["padding_mask"][:, :, tf.newaxis] == 1, tf.cast(logits, tf.float32), lowest)
     count = tf.minimum(settings.n_best_size, tf.cast(shape[1], tf.int32))
-    # `tf.math.top_k` promises the first of equals.
+    # `tf.math.top_k` puts the first of equal scores first.
     indices = tf.sort(tf.math.top_k(tf.transpose(scores, [0, 2, 1]), count).indices)  # [W, 2, count]
     indices = tf.cast(indices, tf.int64)
     cells = indices + (tf.range(shape[0]) * shape[1])[:, tf.newaxis, tf.newaxis]
@@ -147,11 +147,11 @@ class Listed(NamedTuple):
 
 
 def list_answers(candidates: Candidates, projection: "Projection", num_rows: tf.Tensor, settings: Settings) -> Listed:
-    """Chooses the answers with different texts.
+    """Lists the best candidate of each different text.
 
     Args:
-        candidates: of B questions, each with one at least.
-        projection: cuts their texts.
+        candidates: of B questions, at least one for each.
+        projection: cuts the answers' texts.
         num_rows: int64, B.
         settings: gives L.
     """
@@ -197,10 +197,10 @@ def choose(listed: Listed, nulls: tf.Tensor, settings: Settings) -> tuple[tf.Ten
     Args:
         listed: of B questions.
         nulls: float64 [B], null scores.
-        settings: says if a question may have no answer, and above which odds it has none.
+        settings: says whether a question may have no answer, and above which odds it has none.
 
     Returns:
-        (int32 [B], index of the answer in the list; float64 [B], by how much "no answer" outscores the best answer).
+        The answer's index in the list, int32 [B], and by how much "no answer" outscores the best answer, float64 [B].
     """
     is_span = listed.begins >= 0
     best = tf.argmax(is_span, axis=1, output_type=tf.int32)

@@ -12,8 +12,8 @@ import tensorflow as tf
 from keras_bert.answers.text_bounds import as_one_op, find_backbone
 from keras_bert.encoder.backbone import BertBackbone
 
-# Numbers in the largest array that an encoder layer makes of a piece: 32 MB of float32, of which some five live at a
-# time. 32 sequences of 128 tokens are one piece of MiniLM, and so are 4 of 384.
+# Elements of the largest array that an encoder layer computes for a piece: 32 MB of float32, about five of which are
+# alive at a time. 32 sequences of 128 tokens are one piece for MiniLM, and so are 4 of 384.
 MOST_NUMBERS = 1 << 23
 
 _INPUTS = ("token_ids", "segment_ids", "padding_mask")
@@ -29,17 +29,18 @@ def in_pieces(
     Rows of similar length share a piece, so that a long row does not make the pieces of short ones small.
 
     Args:
-        model: holds a BertBackbone.
-        encoded: the model's inputs, int32 [B, S] or [B, K, S] with a fixed K, and more columns of B rows.
-        answer: makes named tensors of the model's outputs and inputs, each row by itself. What it returns is kept for
-            all rows, so it must be smaller than the states of all tokens.
-        num_kept: number of layers whose arrays live at a time; a gradient needs those of all layers.
+        model: contains a BertBackbone.
+        encoded: the model's inputs, int32 [B, S] or [B, K, S] with a fixed K, and further columns of B rows.
+        answer: computes named tensors from the model's outputs and inputs, row by row. Its results are kept for all
+            rows, so they must be smaller than the states of all tokens.
+        num_kept: int, number of layers whose arrays are alive at a time; a gradient needs those of all layers.
     """
     backbone = find_backbone(model)
     specs = {name: tf.TensorSpec([None, *value.shape[1:-1], None], value.dtype) for name, value in encoded.items()}
 
     def answer_piece(rows):
-        # TensorFlow's optimizer knows no argument's shape, and warns of a softmax without a rank at every log level.
+        # TensorFlow's optimizer does not know the shapes of arguments, and warns of a softmax of unknown rank at every
+        # log level.
         rows = {name: tf.ensure_shape(values, specs[name].shape) for name, values in rows.items()}
         return answer(model({name: rows[name] for name in _INPUTS}, training=False), rows)
 
@@ -48,7 +49,7 @@ def in_pieces(
     shape = tf.shape(encoded["padding_mask"])
     fits = shape[0] <= _most_rows(encoded, shape[-1], backbone, num_kept)  # An empty batch fits, too.
     outputs = tf.cond(fits, lambda: run_piece(dict(encoded)), lambda: loop(dict(encoded)))
-    # Without a rank TensorFlow's optimizer warns of a softmax that follows, at every log level.
+    # A softmax that follows would cause the same warning.
     return {name: tf.ensure_shape(value, run_piece.structured_outputs[name].shape) for name, value in outputs.items()}
 
 

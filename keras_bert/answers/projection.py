@@ -1,4 +1,4 @@
-"""Projects token spans onto the context's own text, in the graph: `tasks.squad.text.project` for many spans at once.
+"""Projects token spans onto the context's own text, in the graph, as `tasks.squad.text.project` does for one span.
 
 A prediction is the normalized text from its first token to its last. Its original is the text's own words, from the
 word of the first token to that of the last. If both have the same number of characters, not counting white space, they
@@ -6,7 +6,7 @@ are aligned one to one, from the first place in the original where the normalize
 token of the prediction is [UNK] or another special token, the answer is the whole original.
 
 Shapes: C characters, T tokens, G characters other than white space, V normalized words, N their characters, P spans,
-U spans' different first tokens, M places that a search still looks at. All of the whole batch.
+U spans' different first tokens, M places that a search still looks at. All count the whole batch.
 """
 
 from typing import NamedTuple
@@ -97,7 +97,7 @@ class Projector:
     def __call__(self, source: SourceText) -> "Projection":
         """Prepares the projection of spans of `source`."""
         words = self._split(source.texts)
-        # A special token that stands in the text for itself: no other token has brackets at both ends.
+        # A special token that is written out in the text: no other token has brackets at both ends.
         firsts, lasts = (tf.gather(source.codes, at) for at in (source.token_starts, source.token_ends - 1))
         is_special = (firsts == ord("[")) & (lasts == ord("]"))
         is_unknown = (source.token_ids == self._unknown_id) & ~is_special
@@ -130,11 +130,11 @@ class Projection:
         source: the texts.
         words: their normalized words.
         is_unknown: bool [T], True for special tokens, [UNK] among them.
-        starts, ends: int64 [T], which of the N normalized characters each token starts and ends with (exclusive).
+        starts, ends: int64 [T], where each token starts and ends (exclusive) among the N normalized characters.
 
     Attributes:
         starts, ends: as given.
-        places: int64 [G], index among the C of each character that is not white space.
+        places: int64 [G], index among the C characters of each that is not white space.
     """
 
     def __init__(self, source: SourceText, words: NormalizedWords, is_unknown, starts, ends):
@@ -169,7 +169,7 @@ class Projection:
         """Projects the spans from token `firsts` to token `lasts` (inclusive), int64 [P].
 
         Returns:
-            Which of the G characters the answers start and end with (exclusive), int64 [P] each.
+            Where the answers start and end (exclusive) among the G characters, int64 [P] each.
         """
         originals = tf.gather(self._firsts, firsts), tf.gather(self._limits, lasts)
         normalized = tf.gather(self._word_starts, firsts), tf.gather(self._word_ends, lasts)
@@ -190,7 +190,7 @@ class Projection:
             lengths: int64 [P], characters of the predictions.
 
         Returns:
-            int64 [P], one of the N characters.
+            int64 [P], index among the N characters.
         """
         distinct, which = tf.unique(tokens)
         own = tf.gather(self.starts, distinct)  # [U]
@@ -198,7 +198,7 @@ class Projection:
         earlier = tf.ragged.range(tf.gather(self._word_starts, distinct), own)
 
         def compare(size, owners, starts, begins):
-            """Keeps the starts [M] from which `size + 1` characters are equal; of those, the first is each owner's."""
+            """Keeps the starts [M] from which `size + 1` characters are equal; an owner's first one is its result."""
             here, there = (tf.gather(self._codes, at + size) for at in (starts, tf.gather(own, owners)))
             # The first character's mark does not matter, since a prediction does not start with a blank.
             differ = tf.bitwise.bitwise_xor(here, there)
@@ -218,9 +218,9 @@ class Projection:
         return cut_texts(self._text, tf.gather(self._text_places, begins), tf.gather(self._text_places, ends - 1) + 1)
 
     def characters(self, begins: tf.Tensor, ends: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns which of the C characters answers start and end with (exclusive); the arguments are those of `cut`.
+        """Returns where answers start and end (exclusive) among the C characters; the arguments are those of `cut`.
 
-        They may have any shape. The result for a negative `begins` means nothing.
+        They may have any shape. The result for a negative `begins` is meaningless.
         """
         indices = tf.concat([self.places, [0]], axis=0)  # So that there is at least one.
         return tf.gather(indices, tf.maximum(begins, 0)), tf.gather(indices, tf.maximum(ends - 1, 0)) + 1

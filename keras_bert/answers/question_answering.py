@@ -1,4 +1,4 @@
-"""The answer to a question about a context of any length.
+"""Answers questions about contexts of any length.
 
 Shapes: B questions, W windows, S sequence, L answers listed.
 """
@@ -20,17 +20,17 @@ _LISTED = ("nbest_answers", "nbest_starts", "nbest_ends", "nbest_probabilities")
 
 
 class SpanAnswers(WindowedAnswers):
-    """Answers to questions. They are those of `tasks.squad`.
+    """Answers to questions, the same as those of `tasks.squad`.
 
-    The graph cuts contexts into windows, runs the encoder on those of the whole batch, and chooses each answer among
-    all candidates of all windows.
+    The graph cuts contexts into windows, runs the encoder on the windows of the whole batch, and chooses each answer
+    among the candidates of all its windows.
 
     Args:
         model: encoder inputs to logits [B, S, 2].
-        preprocessor: tokenizer and longest sequence: question, piece of the context, special tokens.
+        preprocessor: gives the tokenizer and the longest sequence: question, piece of the context, special tokens.
         doc_stride, max_tokens: see `WindowedAnswers`.
-        max_query_length: int, tokens of a question at most.
-        **choice: of `nbest.Settings`.
+        max_query_length: int, largest number of tokens of a question that are read.
+        **choice: fields of `nbest.Settings`.
 
     Raises:
         ValueError: the settings do not fit together.
@@ -80,7 +80,7 @@ class SpanAnswers(WindowedAnswers):
         """Reads questions and their contexts, string [B] both, in windows, in the graph; returns what `lay_out` does.
 
         Raises:
-            tf.errors.InvalidArgumentError: they are not equally many.
+            tf.errors.InvalidArgumentError: there are more questions than contexts, or fewer.
         """
         tokenizer, num_rows = self.preprocessor.tokenizer, tf.size(question)
         check = tf.debugging.Assert(
@@ -97,7 +97,7 @@ class SpanAnswers(WindowedAnswers):
         return self.lay_out(context, rooms, queries)
 
     def answering(self, logits_of):
-        # It needs tensorflow-text, which not every machine has.
+        # Imported here, since it needs tensorflow-text, which not every machine has.
         from keras_bert.answers.projection import Projector
 
         project = Projector(self.preprocessor.tokenizer)

@@ -17,7 +17,7 @@ from keras_bert.answers.source_text import SourceText
 from keras_bert.tokenization import normalizer
 from keras_bert.tokenization.exact_normalizer import CodePointTable
 
-_LETTER, _PUNCTUATION, _CJK, _BLANK = range(4)  # A letter is any other character, even one that vanishes.
+_LETTER, _PUNCTUATION, _CJK, _BLANK = range(4)  # Every other character is a letter, even one that leaves no token.
 
 
 class Words(NamedTuple):
@@ -25,7 +25,7 @@ class Words(NamedTuple):
 
     Attributes:
         firsts: int64 [N], the first token of each word, which extends to the next word's first.
-        rows: int64 [N], texts.
+        rows: int64 [N], index of each word's text.
         starts, ends: int64 [N], characters, as in `SourceText`; an end is exclusive.
     """
 
@@ -64,7 +64,7 @@ def find_words(source: SourceText, lowercase: bool) -> Words:
 
     Args:
         source: the texts, T tokens.
-        lowercase: bool, as the tokenizer has it.
+        lowercase: bool, the tokenizer's.
     """
     kinds = _kinds(lowercase)(source.codes)
     # The blank after each text separates its last word from the next text's first.

@@ -36,10 +36,10 @@ def check_stride(max_seq_length: int, doc_stride: int | None) -> int:
 # === Texts of any length ===
 
 # How a text longer than a sequence is read: without its end; without its middle; or in windows, whose outputs are
-# averaged, or of which the largest of each component counts.
+# pooled by the mean or the maximum of each component.
 LONG_TEXTS = ("truncate", "head_tail", "mean", "max")
 POOLED = LONG_TEXTS[2:]
-MOST_TOKENS = 8192  # Tokens of a text that are read by default.
+MOST_TOKENS = 8192  # Number of tokens of a text that are read by default.
 
 # === Embeddings ===
 
@@ -48,19 +48,19 @@ PASSAGE_PROMPTS = ("document", "passage", "corpus")  # As sentence-transformers 
 
 
 def search_prompts(prompts: Mapping[str, str]) -> tuple[str, str]:
-    """Returns the names of an embedder's prompts for queries and for passages; "" for none."""
+    """Returns the names of an embedder's prompts for queries and for passages, "" where there is none."""
     passage = next((name for name in PASSAGE_PROMPTS if prompts.get(name)), "")
     return QUERY_PROMPT if prompts.get(QUERY_PROMPT) else "", passage
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:
-    """Divides vectors by their lengths: float, shape (..., D)."""
+    """Divides vectors, float (..., D), by their lengths."""
     return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
 
 
 # === Labels ===
 
-NO_LABEL = "none"  # The answer in doubt.
+NO_LABEL = "none"  # The answer if no label reaches its threshold.
 
 # === Answers to questions ===
 

@@ -19,10 +19,11 @@ from keras_bert.tokenization.preprocessor import BertPreprocessor
 class SequenceAnswers(Answers):
     """One answer for each row of texts; see `Answers`.
 
-    Attributes:
+    Args:
+        model, preprocessor: see `Answers`.
         num_texts: 1, or 2 for a model of text pairs.
-        long_text: str, one of `LONG_TEXTS`: how a text that is too long is read. Pairs are truncated.
-        max_tokens: int, tokens of a text that are read where it is not truncated; None: `MOST_TOKENS`.
+        long_text: str, one of `LONG_TEXTS`: how a text that is too long is read. Pairs are always truncated.
+        max_tokens: int, number of tokens of a text that are read if it is not truncated; None: `MOST_TOKENS`.
 
     Raises:
         ValueError: the settings do not fit together.
@@ -66,7 +67,7 @@ class SequenceAnswers(Answers):
         return pool_windows(self.model, outputs, rows, shape, self.long_text) if self.long_text in POOLED else outputs
 
     def encode_in_graph(self, texts: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Encodes texts, `text_inputs` by name, to the model's inputs, int32 [B, S], as long as the longest."""
+        """Encodes texts, `text_inputs` by name, to the model's inputs, int32 [B, S], padded to the longest."""
         tokenizer, length = self.preprocessor.tokenizer, self.preprocessor.sequence_length
         flat = {name: tf.reshape(text, [-1]) for name, text in texts.items()}
         return self.pack({name: text_bounds.bound_texts(text, tokenizer, length) for name, text in flat.items()})
@@ -89,15 +90,15 @@ class BestOfAnswers(SequenceAnswers):
 
 
 class ClassAnswers(BestOfAnswers):
-    """The label of each text, or `NO_LABEL` where the model is in doubt.
+    """The label of each text, or `NO_LABEL` where its probability is below its threshold.
 
     Args:
-        model: encoder inputs to logits [B, C].
-        preprocessor: tokenizer and longest sequence.
-        labels: names of the C classes, in the order of the logits.
+        model: encoder inputs to logits or probabilities [B, C].
+        preprocessor: gives the tokenizer and the longest sequence.
+        labels: names of the C classes, in the order of the outputs.
         num_texts: 1, or 2 for a model of text pairs.
-        temperature: divides the logits, before the softmax.
-        thresholds: the least probability with which each label is given; None: every label is.
+        temperature: divides the logits before the softmax.
+        thresholds: the lowest probability at which each label is given; None: no thresholds.
         **settings: `long_text` and `max_tokens` of `SequenceAnswers`.
 
     Raises:
@@ -137,16 +138,16 @@ class ClassAnswers(BestOfAnswers):
 
 
 class LabelSetAnswers(SequenceAnswers):
-    """The labels of each text, any number of them: those that reach their thresholds, the likeliest first.
+    """The labels of each text, any number of them: those that reach their thresholds, the most probable first.
 
     `token_outputs`, which are also the answer to token ids, are the `probabilities` of all labels.
 
     Args:
-        model: encoder inputs to logits [B, C].
-        preprocessor: tokenizer and longest sequence.
-        labels: names of the C classes, in the order of the logits.
+        model: encoder inputs to logits or probabilities [B, C].
+        preprocessor: gives the tokenizer and the longest sequence.
+        labels: names of the C classes, in the order of the outputs.
         num_texts: 1, or 2 for a model of text pairs.
-        thresholds: the least probability with which each label is given; None: one half.
+        thresholds: the lowest probability at which each label is given; None: 0.5 for all.
         **settings: `long_text` and `max_tokens` of `SequenceAnswers`.
 
     Raises:
@@ -174,7 +175,7 @@ class LabelSetAnswers(SequenceAnswers):
         return self.choose(super().answer_texts(model, texts))
 
     def choose(self, answer: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Adds the labels that reach their thresholds to the `probabilities`, padded to the row with the most."""
+        """Adds the labels that reach their thresholds to the `probabilities`, padded to the row with most labels."""
         probabilities = answer["probabilities"]  # [B, C]
         is_chosen = probabilities >= tf.constant(self.thresholds, tf.float32)
         scores, order = tf.math.top_k(tf.where(is_chosen, probabilities, -1.0), len(self.labels))
@@ -212,12 +213,12 @@ class ScoreAnswers(SequenceAnswers):
 
 
 class ChoiceAnswers(BestOfAnswers):
-    """Which of K texts goes with a text.
+    """Which of K choices goes with each text.
 
     Each choice becomes the sequence `[CLS] text [SEP] choice [SEP]`, packed as `tasks/swag/data.py` packs it.
 
     Args:
-        model: encoder inputs of shape (B, K, S) to logits [B, K]; it fixes K.
+        model: encoder inputs of shape (B, K, S) to logits [B, K]; it determines K.
         preprocessor: tokenizer and longest sequence.
     """
 
@@ -248,7 +249,7 @@ class ChoiceAnswers(BestOfAnswers):
         return tf.debugging.Assert(right, [message, shape, batch])
 
     def pack(self, texts):
-        """Encodes texts [B] with their choices [B * K], in order, to int32 [B, K, S]."""
+        """Encodes texts [B] with their choices [B * K], text after text, to int32 [B, K, S]."""
         text, choices = texts["text"], texts["choices"]
         encoded = super().pack({"text": tf.repeat(text, self.num_choices), "choices": choices})
         shape = [tf.size(text), self.num_choices]
@@ -256,12 +257,12 @@ class ChoiceAnswers(BestOfAnswers):
 
 
 class EmbeddingAnswers(SequenceAnswers):
-    """The vector of each text after a prompt; the model gives embeddings [B, D].
+    """The embedding of each text, with a prompt before it; the model returns embeddings [B, D].
 
     Args:
         model: BertTextEmbedder.
         preprocessor: tokenizer and longest sequence.
-        prompt: name of one of the model's prompts; "": none; None: the model's default.
+        prompt: name of one of the model's prompts; "": no prompt; None: the model's default.
         **settings: `long_text` and `max_tokens` of `SequenceAnswers`.
 
     Attributes:
@@ -296,7 +297,7 @@ class EmbeddingAnswers(SequenceAnswers):
         return tf.strings.join([self.prompt, texts]) if self.prompt else texts
 
     def _mark(self, encoded: dict[str, tf.Tensor], has_prompt: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
-        """Marks tokens that the pooling leaves out in `padding_mask`, as `PoolTokens` reads it; `has_prompt` is [W]."""
+        """Marks the tokens that `PoolTokens` leaves out in `padding_mask`; `has_prompt` is bool [W], None for all."""
         if not self._num_left_out:
             return encoded
         mask = encoded["padding_mask"]

@@ -1,4 +1,4 @@
-"""Reads texts of any length in the graph: bounds and tokenizes them, and cuts strings out of their characters.
+"""Reads texts of any length in the graph: bounds and tokenizes them, and extracts substrings by characters.
 
 Characters, tokens and words are numbered through the whole batch. A blank is added after each text, which keeps the
 words of two texts apart.
@@ -24,7 +24,7 @@ class SourceText:
         texts: string [B], any bytes.
         tokenizer: BertTokenizer.
         max_tokens: int, number of tokens of each text that count.
-        num_bytes: int, how many bytes of a text are read; None: `BYTES_PER_TOKEN` times as many.
+        num_bytes: int, number of bytes of a text that are read; None: `BYTES_PER_TOKEN * max_tokens`.
 
     Attributes:
         texts: string [B], valid UTF-8: without invalid bytes, cut after the bytes that are read.
@@ -59,11 +59,11 @@ class SourceText:
         self.truncated = is_long | is_longer
 
     def offsets(self, characters: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
-        """Turns flat characters, int64 [P], of the texts `rows` into characters of each text, int32 [P]."""
+        """Turns indices of batch characters, int64 [P], in texts `rows` into indices within each text, int32 [P]."""
         return tf.cast(characters - tf.gather(self.row_splits, rows), tf.int32)
 
 
 def cut_texts(codes: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor) -> tf.Tensor:
-    """Makes strings of the characters `starts` to `ends` (exclusive), int64 [P], of `codes`, int32: string [P]."""
+    """Returns the substrings, string [P], of `codes`, int32, from `starts` to `ends` (exclusive), int64 [P]."""
     places = tf.ragged.range(starts, ends)
     return tf.strings.unicode_encode(places.with_values(tf.gather(codes, places.values)), "UTF-8", errors="ignore")

@@ -13,10 +13,10 @@ import tensorflow as tf
 
 from keras_bert.encoder.backbone import BertBackbone
 
+# English takes 5 to 6 bytes per token, white space included, so one look is enough for nearly every long text.
 _BYTES_PER_TOKEN = 8
-# English takes 5 to 6 bytes a token, white space included, so one look is enough for nearly every long text.
 _GROWTH = 4
-# The most that is read of a text; one of blanks, or of one endless word, may need all of it.
+# Limits on the bytes of a text that are read; a text of spaces, or of one endless word, may need all of them.
 MOST_BYTES, MOST_BYTES_PER_TOKEN = 65536, 256
 
 # White space, the ASCII punctuation that Unicode does not call case-ignorable, and the eight CJK blocks of
@@ -47,7 +47,7 @@ def bound_texts(texts: tf.Tensor, tokenizer, num_tokens: int) -> tf.Tensor:
     Args:
         texts: string, shape (B,); need not be valid UTF-8.
         tokenizer: BertTokenizer.
-        num_tokens: int, how many leading tokens of each text may be used.
+        num_tokens: int, number of leading tokens of each text that may be used.
 
     Returns:
         string, shape (B,): the texts or prefixes of them, whose first `num_tokens` tokens are those of the texts, or of
@@ -83,7 +83,7 @@ def _bound_long_texts(texts: tf.Tensor, tokenizer, num_tokens: int) -> tf.Tensor
 
 
 def as_one_op(function: Callable, *signature) -> tf.types.experimental.PolymorphicFunction:
-    """Returns a function that is not inlined: the ops of a loop would cost time even where it is not entered."""
+    """Returns a function that is not inlined: an inlined loop's ops would cost time even if it is not entered."""
     return tf.function(function, signature, autograph=False, experimental_attributes={"_noinline": True})
 
 

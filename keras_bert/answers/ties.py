@@ -13,12 +13,12 @@ def settle_ties(scores: tf.Tensor, order: tf.Tensor, tie: float, rows: tf.Tensor
 
     Args:
         scores: float (..., K), descending.
-        order: int (..., K), different numbers of at least 0; among equals the lowest comes first.
-        tie: the largest difference of two neighbours that are equal.
-        rows: int (K,), ascending; scores are compared within a row. None: all are in the same.
+        order: int (..., K), distinct numbers of at least 0; among equals the lowest comes first.
+        tie: the largest difference between neighbours that count as equal.
+        rows: int (K,), ascending; scores are compared within a row. None: all are in one row.
 
     Returns:
-        int32 (..., K), the places of the scores in their new order.
+        int32 (..., K), the indices of the scores in their new order.
     """
 
     def before(values):

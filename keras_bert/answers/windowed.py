@@ -1,4 +1,4 @@
-"""Answers to texts of any length, which are read in windows: the base of all, and those with words.
+"""Answers to texts of any length, read in windows: their base class, and the answers for words and entities.
 
 Shapes: W windows, S sequence, N words of all texts, C columns of the logits.
 """
@@ -27,8 +27,8 @@ class WindowedAnswers(Answers):
 
     Attributes:
         doc_stride: int, tokens from the start of one window to that of the next.
-        max_tokens: int, how many tokens of a text are read, and at most `BYTES_PER_TOKEN` times as many bytes; by
-            default 8 times the longest sequence. The rest of the text has no influence on the answer.
+        max_tokens: int, number of tokens of a text that are read, in at most `BYTES_PER_TOKEN` times as many bytes; by
+            default 8 times the longest sequence. The rest of the text does not influence the answer.
 
     Raises:
         ValueError: `doc_stride` or `max_tokens` is below 1.
@@ -57,7 +57,7 @@ class WindowedAnswers(Answers):
         """Returns the function from `text_inputs`, string [B] by name, to the outputs of `serving_default`.
 
         Args:
-            logits_of: the encoder's inputs, int32 [W, S], to logits, float [W, S, C].
+            logits_of: maps the encoder's inputs, int32 [W, S], to logits, float [W, S, C].
         """
 
     def answer_texts(self, model, texts):
@@ -68,7 +68,7 @@ class WindowedAnswers(Answers):
 
         Args:
             texts: string [B].
-            rooms: int64 [B] or scalar, tokens of a text that one of its windows holds.
+            rooms: int [B] or scalar, number of a text's tokens that one window holds.
             queries: int32 ragged [B, None], tokens before the text in each window; None: there are none.
 
         Returns:
@@ -87,15 +87,15 @@ class WordAnswers(WindowedAnswers):
 
     Words are separated by white space. The punctuation characters at both ends of a word are words of their own, and so
     is each CJK character (`keras_bert.answers.raw_words`). A word's logits are those of its first sub-token, in the
-    window where that token has most context, as in `tasks.text.word_windows`. A served text has no other documents
-    around it, even if the model was trained with such context.
+    window where that token has the most context, as in `tasks.text.word_windows`. A served text is read without other
+    documents around it, even if the model was trained with such context.
 
     An answer lists spans of the text, words or entities, in their order, padded to the longest list of the batch.
 
     Args:
         model: encoder inputs to logits [B, S, C].
-        preprocessor: tokenizer and longest sequence, special tokens included.
-        doc_stride: None: half of what a window holds.
+        preprocessor: gives the tokenizer and the longest sequence, special tokens included.
+        doc_stride: see `WindowedAnswers`; None: half of what a window holds.
         **settings: `max_tokens` of `WindowedAnswers`.
 
     Attributes:
@@ -113,7 +113,7 @@ class WordAnswers(WindowedAnswers):
 
     @abc.abstractmethod
     def answer_words(self, words: Words, logits: tf.Tensor) -> tuple[Words | Entities, dict[str, tf.Tensor]]:
-        """Builds the graph from words and their logits, float32 [N, C], to the spans listed, and their `columns`."""
+        """Builds the graph from words and their logits, float32 [N, C], to the listed spans and their `columns`."""
 
     def answering(self, logits_of):
         def answer(text):
@@ -170,7 +170,7 @@ class EntityAnswers(WordAnswers):
 
 
 class WordScoreAnswers(WordAnswers):
-    """A number for each word of a text; see `WordAnswers`. The model gives one logit a token, [B, S, 1]."""
+    """A number for each word of a text; see `WordAnswers`. The model returns one logit per token, [B, S, 1]."""
 
     listed = "words"
     columns = {"scores": 0.0}

@@ -1,6 +1,6 @@
 """Windows over texts of any length, in the graph: cuts them, lays them out, pools the model's outputs for them.
 
-Handles all windows of a batch at once, as `tasks.squad.windows` and `tasks.text.word_windows` handle them one by one.
+All windows of a batch are handled at once; `tasks.squad.windows` and `tasks.text.word_windows` handle them one by one.
 
 Shapes: B texts, T tokens of all texts, W windows of all texts, S tokens of the longest window.
 """
@@ -22,9 +22,9 @@ class Windows(NamedTuple):
     """Windows, text after text.
 
     Attributes:
-        rows: int64 [W], the text of each window, ascending.
-        starts: int64 [W], index of its first token in the text.
-        lengths: int64 [W], number of its tokens, without query and special tokens.
+        rows: int64 [W], index of each window's text, ascending.
+        starts: int64 [W], index of the window's first token in the text.
+        lengths: int64 [W], number of the window's tokens, without query and special tokens.
     """
 
     rows: tf.Tensor
@@ -51,9 +51,9 @@ def cut_windows(lengths: tf.Tensor, rooms: tf.Tensor, stride: int, of_empty: int
 
     Args:
         lengths: int64 [B], tokens of each text.
-        rooms: int64 [B], tokens that one of its windows holds, at least 1.
-        stride: int; at most the room counts, or tokens between two windows would be in neither.
-        of_empty: windows of a text without tokens, 0 or 1.
+        rooms: int64 [B], number of tokens that one window of each text holds, at least 1.
+        stride: int, limited to the room, so that no tokens between two windows are lost.
+        of_empty: int, number of windows of a text without tokens, 0 or 1.
     """
     strides = tf.minimum(tf.cast(stride, tf.int64), rooms)
     counts = 1 + (tf.maximum(lengths - rooms, 0) + strides - 1) // strides
@@ -117,14 +117,14 @@ class LongTexts:
     """Reads single texts of any length, as one sequence each or as windows.
 
     `head_tail` keeps the first quarter of what a sequence holds and the last three quarters, in the proportion of Sun
-    et al., arXiv:1905.05583, section 5.3.1: 128 and 382 of 510 tokens. Windows overlap by a quarter, and the last is as
-    full as the others: it begins earlier, since one of few tokens would count as much as the others.
+    et al., arXiv:1905.05583, section 5.3.1: 128 and 382 of 510 tokens. Windows overlap by a quarter. The last one
+    begins earlier to be as full as the others, since a window of few tokens would count as much as a full one.
 
     Args:
         tokenizer: BertTokenizer.
         sequence_length: int, the longest sequence, special tokens included.
         long_text: str, `"head_tail"`, `"mean"` or `"max"`.
-        max_tokens: int, how many tokens of a text are read, `MOST_TOKENS` by default.
+        max_tokens: int, number of tokens of a text that are read; None: `MOST_TOKENS`.
 
     Raises:
         ValueError: `long_text` is none of these, or `max_tokens` is below 1.
@@ -139,7 +139,11 @@ class LongTexts:
             raise ValueError(f"`max_tokens` must be at least 1. Received: {max_tokens=}")
 
     def __call__(self, texts: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        """Encodes texts, string [B]: the encoder's inputs, int32 [W, S], and the text of each, int64 [W], ascending."""
+        """Encodes texts, string [B].
+
+        Returns:
+            The encoder's inputs, int32 [W, S], and the index of each window's text, int64 [W], ascending.
+        """
         tokens = self.tokenizer.tokenize(bound_texts(texts, self.tokenizer, self.max_tokens))[:, : self.max_tokens]
         if self.long_text == "head_tail":
             places, head = tf.ragged.range(tokens.row_lengths()), -(-self.room // 4)
@@ -154,9 +158,12 @@ class LongTexts:
 
 
 def list_windows(features: Mapping[str, tf.Tensor]) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-    """Turns texts of at most K windows, int32 [..., K, S], into their windows, [W, S], and the text of each, int64 [W].
+    """Turns texts of at most K windows, int32 [..., K, S], into a flat list of windows.
 
-    Windows without tokens are padding.
+    Windows without tokens are padding, and left out.
+
+    Returns:
+        The encoder's inputs, int32 [W, S], and the index of each window's text, int64 [W].
     """
     flat = {name: tf.reshape(ids, [-1, *tf.unstack(tf.shape(ids)[-2:])]) for name, ids in features.items()}
     is_window = flat["padding_mask"][..., 0] > 0
@@ -167,14 +174,14 @@ def pool_windows(model: keras.Model, outputs: tf.Tensor, rows: tf.Tensor, shape:
     """Pools the outputs for a text's windows into one output; unit vectors are pooled into a unit vector.
 
     Args:
-        model: the model that gave the outputs.
+        model: the model that computed the outputs.
         outputs: float [W, C].
-        rows: int64 [W], the text of each window.
-        shape: int32, of the batch of texts, such as [B].
-        pooling: one of `POOLED`: the mean, or the maximum of each of the C.
+        rows: int64 [W], index of each window's text.
+        shape: int32, the shape of the batch of texts, such as [B].
+        pooling: one of `POOLED`: the mean or the maximum of each of the C components.
 
     Returns:
-        float, of `shape` and C.
+        float, shape (*shape, C).
     """
     pool = dict(zip(POOLED, (tf.math.unsorted_segment_mean, tf.math.unsorted_segment_max), strict=True))[pooling]
     pooled = pool(outputs, rows, tf.reduce_prod(shape))
@@ -185,7 +192,7 @@ def pool_windows(model: keras.Model, outputs: tf.Tensor, rows: tf.Tensor, shape:
 
 
 def answer_windows(model: keras.Model, features: Mapping[str, tf.Tensor], pooling: str) -> tf.Tensor:
-    """Applies a model to texts of at most K windows, int32 [..., K, S], some at a time: float [..., C]."""
+    """Applies a model to texts of at most K windows, int32 [..., K, S], in pieces, and pools: float [..., C]."""
     windows, rows = list_windows(features)
     outputs = outputs_in_pieces(model, windows)
     return pool_windows(model, outputs, rows, tf.shape(features["padding_mask"])[:-2], pooling)
