@@ -11,23 +11,23 @@ from keras_bert.encoder.packing import MASKED_SCORE
 
 
 def has_fused_kernel(dtype: str) -> bool:
-    """Returns whether attention can be cuDNN's kernel, which never writes the scores: on JAX, a GPU, in 16 bits."""
+    """Returns whether cuDNN's kernel, which never materializes the scores, is available: on JAX, a GPU, in 16 bits."""
     on_jax = keras.backend.backend() == "jax" and dtype in ("bfloat16", "float16")
     return on_jax and keras.distribution.list_devices()[0].startswith(("gpu", "cuda"))
 
 
 def fused_attention(query, key, value, bias):
-    """Computes attention in one kernel where there is one.
+    """Computes attention in one kernel if the backend has one.
 
     Args:
         query, key, value: float, shape (B, S, N, D).
-        bias: as a layout's `attention_bias`.
+        bias: a layout's `attention_bias`.
 
     Returns:
         float, shape (B, S, N, D).
     """
     is_seen = bias > MASKED_SCORE / 2
-    # As softmax of equal biases does, a query without keys attends to all; the kernel would return NaN.
+    # A query without keys attends to all keys, as under a softmax of equal biases; the kernel would return NaN.
     is_seen = ops.logical_or(is_seen, ops.logical_not(ops.any(is_seen, axis=-1, keepdims=True)))
     batch, sequence, _, _ = ops.shape(query)
     return ops.dot_product_attention(query, key, value, mask=ops.broadcast_to(is_seen, (batch, 1, sequence, sequence)))
@@ -37,8 +37,8 @@ def fused_attention(query, key, value, bias):
 class BertSelfAttention(BertLayer):
     """softmax(Q K^T / sqrt(D) + bias) V for each head (Vaswani et al. 2017, equation 1), then the output projection.
 
-    Q, K and V come from one matrix product: one kernel of shape (H, 3H), the three side by side. On two CPU cores
-    one wide product is faster than three narrow ones, and needs no copy at batch 1.
+    Q, K and V come from one matrix product, with one kernel of shape (H, 3H). On two CPU cores one wide product is
+    faster than three narrow ones, and needs no copy at batch 1.
 
     Args:
         hidden_dim: int, H.
@@ -84,7 +84,7 @@ class BertSelfAttention(BertLayer):
         return self.output_dense(layout.flatten(context))
 
     def _attend(self, query, key, value, bias, training):
-        """Computes attention with dropout of the probabilities, of float (B, S, N, D)."""
+        """Computes attention, with dropout on the probabilities: float (B, S, N, D) each to the same shape."""
         # Scaling the query, [B, S, H], by 1 / sqrt(D) is cheaper than scaling the scores, [B, N, S, S].
         query = ops.transpose(query * query.shape[-1] ** -0.5, (0, 2, 1, 3))  # [B, N, S, D]
         key = ops.transpose(key, (0, 2, 3, 1))  # [B, N, D, S]

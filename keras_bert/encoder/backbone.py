@@ -24,14 +24,14 @@ class BertBackbone(keras_nlp.models.Backbone):
 
     Inputs, a dict: `token_ids`, `segment_ids`, `padding_mask` (1 for real tokens), each int32 of shape (B, S). Outputs,
     a dict: `sequence_output`, float of shape (B, S, H), and `pooled_output`, float of shape (B, H), from [CLS], or from
-    the last real token if `attention` goes from left to right.
+    the last real token if `attention` is `"left_to_right"`.
 
     KerasHub treats it as one of its own backbones. `save_to_preset` writes a directory that
     `keras_nlp.models.Backbone.from_preset` reads once this module is imported. Once `keras_bert.models` is imported,
-    `keras_nlp.models.TextClassifier.from_preset` and `MaskedLM.from_preset` build that package's models from it.
+    `keras_nlp.models.TextClassifier.from_preset` and `MaskedLM.from_preset` build this package's models from it.
     KerasHub's own `BertTextClassifier(backbone, ...)` works too, but not its presets: KerasHub looks tasks up by the
     exact class of their backbone. `enable_lora` adapts the fused query, key and value; saving merges its factors. After
-    `quantize("int8")` save a `.keras` file: KerasHub 0.32's preset reader drops the quantized types, even for its own
+    `quantize("int8")`, save a `.keras` file: KerasHub 0.32's preset reader drops the quantized types, even for its own
     models.
 
     Args:
@@ -39,10 +39,10 @@ class BertBackbone(keras_nlp.models.Backbone):
         attention_dropout, max_sequence_length, num_segments, layer_norm_epsilon, initializer_range, attention,
         pooler_activation: as in `BertConfig`.
         layout: str, the layout of tokens inside. `"rectangular"` has static shapes. `"unpadded"` computes only real
-            tokens and returns zeros at padding: same answers, less work, shapes that follow the data. `"packed"` takes
-            several examples in a sequence: `padding_mask` holds 1 at the tokens of the first, 2 at those of the second
-            after it, 0 at padding. Each is encoded as if it were alone. `pooled_output` is then the first example's;
-            `sequence_output` has the others' [CLS]. With one example it equals `"rectangular"`.
+            tokens and returns zeros at padding: same answers, less work, data-dependent shapes. `"packed"` takes
+            several examples in a sequence: `padding_mask` holds 1 at the tokens of the first example, 2 at those of the
+            second, and so on, and 0 at padding. Each is encoded as if it were alone. `pooled_output` is then the first
+            example's; `sequence_output` has the others' [CLS]. With one example it equals `"rectangular"`.
         dtype: a Keras dtype policy or its name, e.g. `"mixed_bfloat16"`.
         name, trainable: as in `keras.Model`.
 
@@ -106,16 +106,16 @@ class BertBackbone(keras_nlp.models.Backbone):
         for encoder_layer in encoder_layers:
             rows = encoder_layer(rows, layout=tokens)
         sequence_output = RestoreRectangle(dtype=dtype, name="sequence_output")(rows, layout=tokens)
-        if attention == "left_to_right":  # There only the last token has seen the whole text.
+        if attention == "left_to_right":  # Then only the last token has seen the whole text.
             pooled = LastToken(dtype=dtype, name="last_token")(sequence_output, padding_mask=inputs["padding_mask"])
         else:
             pooled = FirstRows(dtype=dtype, name="first_rows")(rows, layout=tokens)
         outputs = {"sequence_output": sequence_output, "pooled_output": pooled_dense(pooled)}
         super().__init__(inputs=inputs, outputs=outputs, dtype=dtype, name=name)
-        self.trainable = trainable  # As an argument it would not reach the layers, of which a task trains each.
+        self.trainable = trainable  # As an argument above, it would not reach the layers.
 
         # === Config ===
-        # KerasHub's heads and tasks ask the backbone for its sizes: hidden_dim, vocabulary_size, ...
+        # KerasHub's heads and tasks read the backbone's sizes: hidden_dim, vocabulary_size, ...
         keep_arguments(self, config.to_dict())
         self.bert_config = config
         self.layout = layout
@@ -125,11 +125,11 @@ class BertBackbone(keras_nlp.models.Backbone):
         return {**super().get_config(), **self.bert_config.to_dict(), "layout": self.layout}
 
     def default_lora_layer_names(self) -> list[str]:
-        """Names the layers that `enable_lora` adapts by default."""
+        """Returns the names of the layers that `enable_lora` adapts by default."""
         return ["query_key_value"]
 
     @classmethod
-    @keep_copies()  # Settings and sizes are read from one.
+    @keep_copies()  # Settings and sizes are read from the same copy.
     def from_preset(
         cls, preset: str | os.PathLike, load_weights: bool = True, dtype=None, **overrides
     ) -> "BertBackbone":
@@ -138,14 +138,14 @@ class BertBackbone(keras_nlp.models.Backbone):
         Args:
             preset: short name (`"base"`), Google's name of a checkpoint, `hf://owner/name`, or a directory, zip or
                 `.keras` file of any format that this project reads (`keras_bert/formats`), as str or path.
-            load_weights: bool; False gives the architecture with random weights, and for a short name needs no file.
+            load_weights: bool; if False, the weights are random, and a short name needs no file.
             dtype: a Keras dtype policy or its name; None: the process's, if one was set, else the preset's.
-            **overrides: settings of the constructor that differ from the preset's, e.g. `dropout=0.0`, which is that of
-                the attention too where the preset has one rate for both. A preset of our own keeps the `layout` and
-                `trainable` that it was saved with.
+            **overrides: constructor settings that differ from the preset's, e.g. `dropout=0.0`. If the preset has one
+                rate for hidden states and attention, `dropout` sets both. Without overrides, a preset of our own keeps
+                the `layout` and `trainable` that it was saved with.
 
         Raises:
-            InputError: no place has the preset, its files are incomplete or do not match, or an override is unknown or
+            InputError: the preset is not found, its files are incomplete or do not match, or an override is unknown or
                 does not fit the weights.
         """
         from keras_bert.presets import catalog, weights
@@ -156,7 +156,7 @@ class BertBackbone(keras_nlp.models.Backbone):
             return cls(**weights.merge_settings(weights.read_bert_config(preset), saved, preset))
         with weights.open_checkpoint(preset) as checkpoint:
             saved = weights.as_saved(checkpoint.settings, dtype=dtype, **overrides)
-            # The pooler may be missing from the checkpoint, so it always starts from random values.
+            # The pooler may be missing from the checkpoint, so it is always initialized.
             with weights_follow():
                 backbone = cls(**weights.merge_settings(checkpoint.config, saved, preset))
             weights.load_weights_of(backbone, checkpoint)
@@ -165,7 +165,7 @@ class BertBackbone(keras_nlp.models.Backbone):
 
 @keras.saving.register_keras_serializable(package="keras_bert")
 class RestoreRectangle(keras.layers.Layer):
-    """Turns rows `[T, H]` back into `[B, S, H]`, with zeros at padding under the unpadded layout."""
+    """Turns rows `[T, H]` back into `[B, S, H]`; the unpadded layout puts zeros at padding."""
 
     def call(self, rows, layout):
         return as_layout(layout).restore(rows)
@@ -187,7 +187,7 @@ class FirstRows(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="keras_bert")
 class LastToken(keras.layers.Layer):
-    """Picks each sequence's last real token, in a packed one the first example's: `[B, S, H]` to `[B, H]`."""
+    """Picks each sequence's last real token, or its first example's if packed: `[B, S, H]` to `[B, H]`."""
 
     def call(self, sequence_output, padding_mask):
         return rows_at(sequence_output, last_positions(padding_mask, 1))
@@ -198,7 +198,7 @@ def _say_if_onednn_is_off() -> None:
     if keras.backend.backend() != "tensorflow" or os.environ.get("TF_ENABLE_ONEDNN_OPTS"):
         return
     import tensorflow as tf
-    from tensorflow.python.util import _pywrap_util_port  # No public name says what TensorFlow chose for the processor.
+    from tensorflow.python.util import _pywrap_util_port  # No public API says whether TensorFlow enabled oneDNN.
 
     if not _pywrap_util_port.IsMklEnabled() and not tf.config.list_physical_devices("GPU"):
         effect = "TF_ENABLE_ONEDNN_OPTS is not set: on many CPUs BERT is then much slower. "

@@ -11,7 +11,7 @@ from keras_bert.encoder.packing import as_layout
 
 @keras.saving.register_keras_serializable(package="keras_bert")
 class BertEmbeddings(BertLayer):
-    """Adds the three embeddings of each token, then normalizes and drops.
+    """Adds the three embeddings of each token, then applies layer normalization and dropout.
 
     Args:
         vocabulary_size, hidden_dim, max_sequence_length, num_segments, dropout, layer_norm_epsilon,
@@ -39,7 +39,7 @@ class BertEmbeddings(BertLayer):
     ):
         super().__init__(**kwargs)
         keep_arguments(self, locals())
-        # The masked-LM head's product would otherwise be float32 under every policy: Keras does not autocast a table.
+        # Otherwise the masked-LM head's product would be float32 under every policy: Keras does not autocast the table.
         self.token_embedding = self._table(
             vocabulary_size, "token_embedding", keras.layers.ReversibleEmbedding, reverse_dtype=self.compute_dtype
         )
@@ -59,7 +59,7 @@ class BertEmbeddings(BertLayer):
         self.built = True
 
     def call(self, token_ids, segment_ids, layout, training=None):
-        # On a GPU a look-up beyond the table would return zeros instead of failing.
+        # On a GPU, a look-up beyond the table would return zeros instead of failing.
         length = token_ids.shape[1]
         if length is not None and length > self.max_sequence_length:
             raise ValueError(
@@ -79,5 +79,5 @@ class BertEmbeddings(BertLayer):
         return self.position_embedding(keras.ops.arange(self.max_sequence_length))
 
     def compute_output_spec(self, token_ids, segment_ids, layout, training=None):
-        # Keras would infer the shape by one number for every unknown size, but T is B * S.
+        # Keras would infer the shape with one number for all unknown dimensions, but T is B * S.
         return keras.KerasTensor((None, self.hidden_dim), dtype=self.compute_dtype)

@@ -13,7 +13,7 @@ _KERAS_ACTIVATIONS = {name: getattr(keras.activations, name) for name in ("relu"
 
 
 def get_activation(name: str):
-    """Returns the function of a `BertConfig.activation`. The tanh gelu and the erf gelu differ by up to 5e-4."""
+    """Returns the function named by `BertConfig.activation`. The tanh GELU and the erf GELU differ by up to 5e-4."""
     if name in ("gelu", "gelu_tanh"):
         return lambda x: keras.ops.gelu(x, approximate=name == "gelu_tanh")
     if name not in _KERAS_ACTIVATIONS:
@@ -77,7 +77,7 @@ class BertEncoderLayer(BertLayer):
 
     def call(self, rows, layout, training=None):
         # LayerNorm(x + Dropout(sublayer(x))) for both sublayers (Vaswani et al. 2017, sections 3.1 and 5.4). They share
-        # a dropout layer, since each call draws another mask.
+        # a dropout layer, since each call draws a new mask.
         attended = self.self_attention(rows, layout=as_layout(layout), training=training)
         attended = self.dropout_layer(attended, training=training)
         rows = self.self_attention_layer_norm(rows + attended)
@@ -86,7 +86,7 @@ class BertEncoderLayer(BertLayer):
         return self.output_layer_norm(rows + output)
 
     def activate(self, rows):
-        """Applies the activation of the feed-forward part to float (T, intermediate_dim)."""
+        """Applies the activation of the feed-forward block to float (T, intermediate_dim)."""
         return self.activation_function(rows)
 
     def compute_output_spec(self, rows, layout, training=None):

@@ -18,7 +18,7 @@ class MaskedLMHead(keras.layers.Layer):
     Args:
         token_embedding: `ReversibleEmbedding` of the backbone; its table is the output kernel.
         activation: str, the backbone's.
-        layer_norm_epsilon: float, 1e-12 as in the backbone (KerasHub's head has 1e-5 there).
+        layer_norm_epsilon: float, 1e-12 as in the backbone (1e-5 in KerasHub's head).
         initializer_range: float.
 
     Call arguments:
@@ -59,7 +59,7 @@ class MaskedLMHead(keras.layers.Layer):
         self.built = True
 
     def call(self, sequence_output, mask_positions):
-        # The product with the token table is the most expensive one, so it runs at the masked positions only.
+        # The product with the token table is the most expensive one, so it is computed at the masked positions only.
         rows = rows_at(sequence_output, mask_positions)  # [B * P, H]
         rows = self.transform_layer_norm(self.transform_dense(rows))
         logits = ops.cast(self.token_embedding(rows, reverse=True), "float32") + ops.cast(self.output_bias, "float32")
@@ -79,11 +79,11 @@ class TakePositions(keras.layers.Layer):
 class LastPositions(keras.layers.Layer):
     """Finds where each example of a sequence ends, for encoders that read from left to right.
 
-    Their last token alone has seen the whole example, so it is pooled instead of [CLS], which sees only itself.
+    In them, only the last token has seen the whole example, so it is pooled instead of [CLS], which sees only itself.
 
     Call arguments:
         padding_mask: int or bool, shape (B, S): the number of each token's example, from 1; 0 for padding.
-        first_positions: int32, shape (B, K): any numbers, for their shape.
+        first_positions: int32, shape (B, K); only the shape is used.
 
     Returns:
         int32, shape (B, K): the position of the last token of example 1, 2, ..., K; 0 where there is none.
@@ -103,14 +103,14 @@ def last_positions(padding_mask, count):
 
 @keras.saving.register_keras_serializable(package="keras_bert")
 class PoolTokens(BertLayer):
-    """Makes one vector of a sequence's real tokens.
+    """Pools each sequence's real tokens into one vector.
 
     Args:
-        pooling: str, `"mean"` of them, `"cls"` for the first one, or `"max"` of each component.
+        pooling: str, `"mean"` or `"max"` of each component over the real tokens, or `"cls"` for the first token.
 
     Call arguments:
         sequence_output: float, shape (B, S, H).
-        padding_mask: int or bool, shape (B, S), 0 for padding, 2 for tokens that count for the encoder alone.
+        padding_mask: int or bool, shape (B, S), 0 for padding, 2 for tokens that only the encoder reads.
 
     Returns:
         Shape (B, H), in the layer's dtype.
@@ -142,6 +142,6 @@ def rows_at(sequence_output, positions):
 def output_head(
     units: int, initializer_range: float, name: str, activation=None, dtype="float32"
 ) -> keras.layers.Dense:
-    """Returns a head that is one layer, by default linear, and in float32 under every dtype policy."""
+    """Returns a head of one dense layer, by default linear, and float32 under every dtype policy."""
     initializer = keras.initializers.TruncatedNormal(stddev=initializer_range)
     return keras.layers.Dense(units, activation, kernel_initializer=initializer, dtype=dtype, name=name)

@@ -14,9 +14,9 @@ _weights_follow = contextvars.ContextVar("weights_follow", default=False)
 
 @contextlib.contextmanager
 def weights_follow() -> Iterator[None]:
-    """Leaves new weights of the encoder uninitialized within this context: a checkpoint will overwrite them.
+    """Leaves new weights of the encoder uninitialized within this context, since a checkpoint will overwrite them.
 
-    Drawing random weights takes most of the time of building a base model: 2.8 s, against 0.25 s without (2 cores).
+    Random initialization takes most of the time of building a base model: 2.8 s with, 0.25 s without it (2 cores).
     """
     token = _weights_follow.set(True)
     try:
@@ -26,15 +26,15 @@ def weights_follow() -> Iterator[None]:
 
 
 def encoder_initializer(stddev: float) -> keras.initializers.Initializer:
-    """Returns BERT's initializer (google-research/bert modeling.py:377) of weights that every checkpoint holds.
+    """Returns BERT's initializer (google-research/bert modeling.py:377) for weights that every checkpoint holds.
 
-    Under `weights_follow` it draws no values.
+    Within `weights_follow`, it leaves them uninitialized.
     """
     return _Uninitialized() if _weights_follow.get() else keras.initializers.TruncatedNormal(stddev=stddev)
 
 
 class _Uninitialized(keras.initializers.Zeros):
-    """Leaves memory as it is, where the backend can; elsewhere writes zeros."""
+    """Leaves memory uninitialized if the backend can; otherwise writes zeros."""
 
     def __call__(self, shape, dtype=None):
         if keras.backend.backend() != "tensorflow":
@@ -47,7 +47,7 @@ class _Uninitialized(keras.initializers.Zeros):
 
 
 def arguments_of(cls: type, *but: str) -> list[str]:
-    """Lists the constructor's named arguments of a class, apart from `but`."""
+    """Returns the names of a class's constructor arguments, except `but`."""
     return [name for name in inspect.signature(cls.__init__).parameters if name not in ("self", "kwargs", *but)]
 
 
@@ -55,8 +55,8 @@ def keep_arguments(owner, arguments: dict) -> None:
     """Keeps the arguments of a constructor as attributes of the same name.
 
     Args:
-        owner: the object.
-        arguments: the constructor's `locals()`, before it has made variables of its own.
+        owner: the object under construction.
+        arguments: the constructor's `locals()`, before it assigns local variables.
     """
     for name, value in arguments.items():
         if name not in ("self", "kwargs", "__class__"):
@@ -64,9 +64,9 @@ def keep_arguments(owner, arguments: dict) -> None:
 
 
 class BertLayer(keras.layers.Layer):
-    """A layer that keeps its constructor's arguments (`keep_arguments`), and returns them by `get_config`.
+    """A layer that keeps its constructor's arguments (`keep_arguments`), and returns them in `get_config`.
 
-    Inner layers compute under its dtype policy.
+    Inner layers have the same dtype policy.
     """
 
     def get_config(self):

@@ -5,7 +5,7 @@ know which rows form a sequence. A layout answers that. The layouts are
 
 - `rectangular`: every position is a row, T = B * S. Its static shapes suit TPU and XLA.
 - `unpadded`: only real tokens are rows, T = number of real tokens; attention runs on the batch trimmed to its longest
-  sequence. Its shapes follow the data, for serving and training on CPU and GPU.
+  sequence. Its shapes depend on the data, which suits serving and training on CPU and GPU.
 - `packed`: as rectangular, but a sequence holds several examples. Each attends only to itself and counts its positions
   from 0 (Krell et al. 2021, "Efficient Sequence Packing without Cross-contamination"). The padding mask holds the
   number of each token's example, 1, 2, ... Static shapes with little padding suit pre-training.
@@ -22,7 +22,7 @@ from keras_bert.config import LAYOUTS
 from keras_bert.encoder.layer import BertLayer
 
 # google-research/bert modeling.py:712. It is far from float16's limit (65504), and exp(-10000) is 0 in every float
-# type.
+# dtype.
 MASKED_SCORE = -10000.0
 
 
@@ -85,7 +85,7 @@ class UnpaddedLayout(NamedTuple):
     Attributes:
         attention_bias: float, shape (B, 1, 1, S') or (B, 1, S', S').
         position_of_row: int32, shape (T,), index of each row's token in the flattened rectangle, b * S + s.
-        row_of_position: int32, shape (B, S), row of each position; 0 where there is padding.
+        row_of_position: int32, shape (B, S), row of each position; 0 at padding.
         is_real: bool, shape (B, S).
     """
 
@@ -98,13 +98,13 @@ class UnpaddedLayout(NamedTuple):
         """Turns `[B, S or S', ...]` into rows `[T, ...]`."""
         sequence = ops.shape(self.is_real)[1]
         index = self.position_of_row
-        if len(rectangle.shape) > 2:  # Activations live on the trimmed rectangle, ids on the whole one.
+        if len(rectangle.shape) > 2:  # Activations have the trimmed shape [B, S', ...], ids the whole one, [B, S].
             trimmed = ops.shape(self.attention_bias)[3]
             index = index // sequence * trimmed + index % sequence
         return ops.take(ops.reshape(rectangle, (-1, *rectangle.shape[2:])), index, axis=0)
 
     def unflatten(self, rows):
-        """Turns rows `[T, ...]` into the trimmed rectangle `[B, S', ...]`; padding repeats row 0, to be masked."""
+        """Turns rows `[T, ...]` into the trimmed rectangle `[B, S', ...]`; padding repeats row 0, which is masked."""
         trimmed = ops.shape(self.attention_bias)[3]
         return ops.take(rows, self.row_of_position[:, :trimmed], axis=0)
 
@@ -125,7 +125,7 @@ _BY_SIZE = {len(layout._fields): layout for layout in (RectangularLayout, Packed
 
 
 def as_layout(layout):
-    """Makes a layout of its tensors, which a `.keras` file of a model on `backbone.output` holds as a list."""
+    """Rebuilds a layout from its tensors, which a `.keras` file of a model on `backbone.output` holds as a list."""
     return _BY_SIZE[len(layout)](*layout) if type(layout) in (list, tuple) else layout
 
 
@@ -138,9 +138,9 @@ class TokenLayout(BertLayer):
         attention: str, `"bidirectional"`, or `"left_to_right"`: no token attends to later ones.
 
     Call arguments:
-        padding_mask: int or bool, shape (batch, sequence), not 0 for real tokens. Each sequence's first position
-            ([CLS]) counts as real whatever the mask says. For `packed` the number of the token's example: 1 for
-            those of the first, 2 for those of the next, and so on, 0 for padding.
+        padding_mask: int or bool, shape (B, S), not 0 for real tokens. For `unpadded`, each sequence's first position
+            ([CLS]) is a row whatever the mask says. For `packed`, the number of the token's example: 1 for tokens of
+            the first, 2 for those of the second, and so on, 0 for padding.
 
     Returns:
         `RectangularLayout`, `UnpaddedLayout` or `PackedLayout`.
@@ -165,7 +165,7 @@ class TokenLayout(BertLayer):
         return RectangularLayout(bias) if self.kind == "rectangular" else self._unpadded(padding_mask, bias)
 
     def _without_later(self, bias):
-        """Masks later keys as well if attention goes left to right: [B, 1, 1 or S, S] to [B, 1, S, S]."""
+        """Masks later keys as well if attention is left to right: [B, 1, 1 or S, S] to [B, 1, S, S]."""
         if self.attention == "bidirectional":
             return bias
         positions = ops.arange(ops.shape(bias)[3], dtype="int32")
