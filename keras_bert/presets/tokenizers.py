@@ -12,10 +12,10 @@ from keras_bert.vocabulary import case_of_name, case_of_vocabulary, check_case, 
 
 
 def has_tokenizer(preset: str | os.PathLike) -> bool:
-    """Tells whether a preset's files hold a tokenizer.
+    """Returns whether a preset's files include a tokenizer.
 
     Raises:
-        InputError: no place has the preset.
+        InputError: the preset is not found.
     """
     with located(preset, "tokenizer") as place:
         return formats.find_tokenizer(place) is not None
@@ -23,13 +23,13 @@ def has_tokenizer(preset: str | os.PathLike) -> bool:
 
 @contextlib.contextmanager
 def open_tokenizer(preset: str | os.PathLike) -> Iterator[dict]:
-    """Gives a preset's tokenizer settings.
+    """Yields a preset's tokenizer settings.
 
     They are `vocabulary`, path or list; `lowercase`, None if the files do not tell; in KerasHub's layout
-    `special_tokens_in_strings`; and `place`, the directory of the files, in an archive the one inside.
+    `special_tokens_in_strings`; and `place`, the directory of the files, for an archive that of its extracted files.
 
     Raises:
-        InputError: no place has the preset, or it has no tokenizer.
+        InputError: the preset is not found, or it has no tokenizer.
     """
     with located(preset, "tokenizer") as place:
         settings = formats.find_tokenizer(place)
@@ -42,7 +42,7 @@ def open_tokenizer(preset: str | os.PathLike) -> Iterator[dict]:
 
 
 def _published_case(preset: str) -> bool | None:
-    """Returns whether a published checkpoint is lower-cased; copies may say otherwise, as those of Chinese BERT do."""
+    """Returns whether a checkpoint was published as lower-cased. Copies may contradict it: those of Chinese BERT do."""
     known = published(preset) or find_handle(preset)
     return None if known is None else known.lowercase
 
@@ -60,20 +60,20 @@ def case_of_preset(preset: str) -> bool | None:
 def decide_case(preset: str, settings: dict, lowercase: bool | None = None) -> bool | None:
     """Decides whether a preset is lower-cased, and checks its vocabulary.
 
-    The first source that tells decides: `lowercase`, the checkpoint's publication, its own settings, the pieces of the
-    vocabulary, the preset's name.
+    The first source that is not None decides: `lowercase`, the checkpoint's publication, its own settings, the pieces
+    of the vocabulary, the preset's name.
 
     Args:
-        preset: its name or path.
-        settings: of `open_tokenizer`.
+        preset: the preset's name or path.
+        settings: those of `open_tokenizer`.
         lowercase: bool, the user's choice, or None.
 
     Returns:
-        bool; None if nothing tells.
+        bool, or None if no source tells.
 
     Raises:
-        InputError: the vocabulary is not one of BERT's (`read_vocabulary`) or contradicts the decision; or `lowercase`
-            or the settings contradict the meaning of the preset's name, and the vocabulary does not confirm them.
+        InputError: the vocabulary is not a BERT vocabulary (`read_vocabulary`) or contradicts the decision; or
+            `lowercase` or the settings contradict the preset's name, and the vocabulary does not confirm them.
     """
     vocabulary = settings["vocabulary"]
     source = os.fspath(vocabulary) if isinstance(vocabulary, str | os.PathLike) else f"{preset}: its vocabulary"

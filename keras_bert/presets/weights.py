@@ -27,13 +27,13 @@ def open_checkpoint(preset: str | os.PathLike) -> Iterator[Checkpoint]:
         preset: as in `BertBackbone.from_preset`.
 
     Raises:
-        InputError: no place has it, or its files have no known format, are incomplete or damaged.
+        InputError: the preset is not found, or its files have no known format, are incomplete or damaged.
     """
     with located(preset, "weights") as place, formats.find_format(place).open_checkpoint(place) as checkpoint:
         known = published(preset)
         if known is not None and checkpoint.format == "hugging_face":
-            # Hugging Face's copies of Google's checkpoints say "gelu", the erf form, but were trained with tanh. A name
-            # means the same model from every source; `hf://` means the model as Hugging Face describes it.
+            # Hugging Face's copies of Google's checkpoints say "gelu", the erf form, but were trained with the tanh
+            # form. A name means the same model from every source; `hf://` means it as Hugging Face describes it.
             config = checkpoint.config.replace(activation=known.config.activation)
             checkpoint = dataclasses.replace(checkpoint, config=config)
         checkpoint = dataclasses.replace(checkpoint, settings=_with_prompts(checkpoint.settings, preset))
@@ -42,7 +42,7 @@ def open_checkpoint(preset: str | os.PathLike) -> Iterator[Checkpoint]:
 
 
 def has_config(preset: str | os.PathLike) -> bool:
-    """Tells whether a preset has sizes, unlike a directory with a tokenizer alone."""
+    """Returns whether a preset has a configuration, unlike a directory with only a tokenizer."""
     if not is_directory(preset):
         return True
     with located(preset, "tokenizer") as place:
@@ -50,7 +50,7 @@ def has_config(preset: str | os.PathLike) -> bool:
 
 
 def read_bert_config(preset: str | os.PathLike) -> BertConfig:
-    """Returns the sizes of a preset without building a model.
+    """Returns the configuration of a preset without building a model.
 
     Raises:
         InputError: as `open_checkpoint`.
@@ -63,9 +63,9 @@ def read_bert_config(preset: str | os.PathLike) -> BertConfig:
 
 
 def read_settings(preset: str | os.PathLike) -> dict:
-    """Returns the settings that a preset of ours was saved with (`Checkpoint.settings`).
+    """Returns the settings that a preset was saved with (`Checkpoint.settings`).
 
-    Of a published one these are the prompts of an embedder, of any other preset there are none.
+    For the name of a published preset, these are the prompts of an embedder, or none.
 
     Raises:
         InputError: as `open_checkpoint`.
@@ -79,7 +79,7 @@ def read_settings(preset: str | os.PathLike) -> dict:
 
 
 def _with_prompts(settings: Mapping[str, object], preset: str | os.PathLike) -> dict:
-    """Adds the prompts that an embedder was published with, unless its files have some."""
+    """Adds the prompts that an embedder was published with, unless its files contain prompts."""
     known, task = published(preset) or find_handle(name_of(preset)), settings.get("task", {})
     own = task.get("prompts")
     if known is None or not known.prompts or (isinstance(own, dict) and any(own.values())):
@@ -94,7 +94,7 @@ def as_saved(settings: Mapping[str, object], *, dtype=None, **overrides) -> dict
 
     Args:
         settings: `Checkpoint.settings`.
-        dtype, **overrides: the caller's; a `dtype` of None stands for no choice.
+        dtype, **overrides: the caller's choices; a `dtype` of None means no choice.
     """
     import keras
 
@@ -110,10 +110,12 @@ def load_weights_of(
     """Assigns the checkpoint's weights to a model: the encoder's, and those of the heads that both have.
 
     Args:
-        model: `BertBackbone`, or a model that holds one and heads named as in `keras_bert.formats.weight_names.HEADS`.
-        checkpoint: an open one.
-        uses_pooler: whether the model reads the pooler. If not, as in taggers, a missing pooler causes no warning.
-        heads: those whose absence from the checkpoint causes a warning.
+        model: `BertBackbone`, or a model that contains one, and heads named as in
+            `keras_bert.formats.weight_names.HEADS`.
+        checkpoint: an open checkpoint.
+        uses_pooler: bool, whether the model reads the pooler. If not, as in taggers, a missing pooler causes no
+            warning.
+        heads: the heads whose absence from the checkpoint causes a warning.
 
     Returns:
         Paths of the variables that keep their initial values: heads, or a pooler, that the checkpoint lacks. A warning
@@ -138,14 +140,14 @@ def load_weights_of(
 
 
 def _differing(config: BertConfig, stored: BertConfig, names: tuple[str, ...]) -> str:
-    """Names what the expected shapes follow from: the overridden settings, else the checkpoint's configuration."""
+    """Returns the origin of the expected shapes, for messages: the overridden settings, else the configuration."""
     values = {name: getattr(config, name) for name in names}
     overridden = [f"{name}={value}" for name, value in values.items() if value != getattr(stored, name)]
     return ", ".join(overridden) or "the configuration"
 
 
 def merge_settings(config: BertConfig, overrides: dict, preset: str) -> dict:
-    """Returns the arguments of `BertBackbone` for a preset's sizes with some changes.
+    """Returns the arguments of `BertBackbone` for a preset's configuration with overrides.
 
     Raises:
         InputError: a name is not an argument of `BertBackbone`, a value does not fit, or the model would not fit into
@@ -156,7 +158,7 @@ def merge_settings(config: BertConfig, overrides: dict, preset: str) -> dict:
         raise InputError(f"{preset}: unknown setting {', '.join(unknown)}. Expected some of: {', '.join(_SETTINGS)}.")
     ours = {name: value for name, value in overrides.items() if name in BertConfig.__dataclass_fields__}
     if "dropout" in ours and config.attention_dropout == config.dropout:
-        ours = {"attention_dropout": None, **ours}  # Files spell out that it is as `dropout`.
+        ours = {"attention_dropout": None, **ours}  # Files store both rates, even where one follows the other.
     others = {name: value for name, value in overrides.items() if name not in ours}  # layout, dtype, name, trainable
     try:
         config = config.replace(**ours)
