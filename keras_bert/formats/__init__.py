@@ -2,9 +2,10 @@
 
 Each module has these functions. `path` is a directory or, where the format has one, the prefix of a checkpoint's files.
 
-    matches(path) -> bool                    tells whether `path` holds a checkpoint of the format, or its configuration
+    matches(path) -> bool                    returns whether `path` holds a checkpoint of the format, or only its
+                                             configuration
     read_config(path) -> BertConfig          returns its sizes
-    open_checkpoint(path)                    is a context manager that gives a `Checkpoint`, whose tensors it can read
+    open_checkpoint(path)                    is a context manager that yields a `Checkpoint` with readable tensors
     read_tokenizer(path) -> dict | None      returns `vocabulary` (path or list), `lowercase` (None: unknown) and,
                                              where the format has it, `special_tokens_in_strings`
     read_settings(path) -> dict              returns `Checkpoint.settings`; only for our own presets
@@ -22,17 +23,18 @@ from keras_bert.files import is_remote, keep_copies, local_copy
 from keras_bert.formats.archive import extract, is_archive
 
 _SAVED_MODEL = "model.keras"
-_NO_PART = ("__MACOSX", ".DS_Store")  # What macOS adds to the archives that it makes.
+_NO_PART = ("__MACOSX", ".DS_Store")  # Added by macOS to the archives that it makes.
 
 
 @contextlib.contextmanager
 def located(path: str, purpose: str = "weights") -> Iterator[str]:
-    """Gives the directory or prefix of a checkpoint; for a zip, tar or `.keras` file, a temporary directory.
+    """Yields the directory or prefix of a checkpoint; for a zip, tar or `.keras` file, a temporary directory.
 
-    A fine-tuning's `model/` has its tokenizer beside `model.keras`, which holds all else.
+    The `model/` directory of a fine-tuned model has its tokenizer beside `model.keras`, which holds everything else.
 
     Raises:
-        InputError: it is a file of another kind, or a zip or tar that is damaged or would write outside its directory.
+        InputError: `path` is a file of another kind, or a zip or tar that is damaged or would write outside its
+            directory.
     """
     path = path.removesuffix(".index")  # A TensorFlow checkpoint is named by its prefix.
     if is_remote(path):
@@ -66,7 +68,7 @@ def located(path: str, purpose: str = "weights") -> Iterator[str]:
 
 
 def has_checkpoint(path: str) -> bool:
-    """Tells whether `path` holds a checkpoint, or its configuration, of any format."""
+    """Returns whether `path` holds a checkpoint, or its configuration, of any format."""
     return _format_of(path) is not None
 
 
@@ -104,19 +106,19 @@ def _guess(path: str, names: list[str]) -> str:
 def _seems_checkpoint(path: str) -> bool:
     try:
         return has_checkpoint(path)
-    except (InputError, OSError):  # It is only a guess, and a damaged checkpoint is a bad one.
+    except (InputError, OSError):  # A damaged checkpoint would be a bad guess.
         return False
 
 
 def find_tokenizer(path: str) -> dict | None:
-    """Returns the settings of the first format that finds a tokenizer at `path`, and `path` as `place`, or None."""
+    """Returns the settings of the first format that finds a tokenizer at `path`, with `path` as `place`, or None."""
     tokenizers = (module.read_tokenizer(path) for module in modules().values())
     settings = next((tokenizer for tokenizer in tokenizers if tokenizer is not None), None)
     return None if settings is None else {**settings, "place": path}
 
 
 def modules() -> dict[str, types.ModuleType]:
-    """Returns the formats by name, in the order of asking whether a directory is theirs."""
+    """Returns the formats by name, in the order in which they are tried on a directory."""
     from keras_bert.formats import google, hugging_face, keras_hub, keras_preset, model_garden, tf_hub
 
     ordered = (keras_preset, keras_hub, tf_hub, model_garden, google, hugging_face)

@@ -1,6 +1,6 @@
 """Extracts zip and tar files, but only if every member stays inside the directory and all fit on the disk.
 
-The names and headers of the members are bounded before they are read, since they may be compressed, too.
+The members' names and headers are limited in size too, since they may be compressed.
 """
 
 import contextlib
@@ -16,19 +16,20 @@ from collections.abc import Iterator
 from keras_bert.errors import InputError
 from keras_bert.files import parsing
 
-# Compressed weights hardly shrink (a float32 model by a tenth), vocabularies to a third. Deflate's limit is 1032.
+# Largest ratio of extracted to packed bytes. Weights hardly shrink (a float32 model by a tenth), vocabularies shrink to
+# a third. Deflate's limit is 1032.
 _MOST_EXPANSION = 20
 # Bytes. A tiny model of zeros may shrink to nothing. JSON of this size takes half a second and 15 MB.
 _NEVER_A_BOMB = 2**19
 # Bytes of all names and headers; PyTorch's zip of BERT-large has 40,000. tarfile copies global headers for each member,
 # so that its memory grows with their square: 160 MB at worst.
 _MOST_HEADERS = 2**18
-_LONGEST_NAME = 255  # Characters. os.makedirs calls itself for each folder.
+_LONGEST_NAME = 255  # Characters. os.makedirs recurses for each folder.
 _ENCRYPTED = 0x1  # PKWARE's APPNOTE, 4.4.4: bit 0 of the general purpose flags.
 
 
 class _Metered:
-    """A file that gives at most `_MOST_HEADERS` bytes until `is_listed` is set."""
+    """A file that returns at most `_MOST_HEADERS` bytes until `is_listed` is set."""
 
     def __init__(self, path: str, file):
         self._path, self._file, self._left, self.is_listed = path, file, _MOST_HEADERS, False
@@ -51,9 +52,9 @@ class _Metered:
 
 @contextlib.contextmanager
 def open_archive(path: str, kind: str = "zip") -> Iterator[zipfile.ZipFile | tarfile.TarFile]:
-    """Opens a zip, tar or tar.gz, of which the list of members is bounded.
+    """Opens a zip, tar or tar.gz, and limits the size of its list of members.
 
-    That of a zip is read here. A tar's is read with its members: its `fileobj` stays metered.
+    A zip's list is read here. A tar's list is read with its members, so its `fileobj` stays metered.
 
     Raises:
         InputError: the list is too long, or the file is damaged.
@@ -69,7 +70,7 @@ def open_archive(path: str, kind: str = "zip") -> Iterator[zipfile.ZipFile | tar
 
 
 def is_archive(path: str) -> bool:
-    """Tells whether a file is a zip or a tar, or a damaged file that begins as a zip.
+    """Returns whether a file is a zip or a tar, or a damaged file that begins like a zip.
 
     Raises:
         InputError: the file cannot be read, or is a tar whose headers take too many bytes.
@@ -143,7 +144,7 @@ def check_zip_member(path: str, member: zipfile.ZipInfo) -> int:
     if member.flag_bits & _ENCRYPTED:
         raise InputError(f"{path}: its member {name!r} is encrypted. Expected a zip without a password.")
     if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        # The others may grow 20,000 times, and zipfile decompresses 64 KB of them at once.
+        # Other methods may expand 20,000 times, and zipfile decompresses 64 KB at once.
         raise InputError(
             f"{path}: its member {name!r} is compressed by method {member.compress_type}. Expected stored or deflated "
             "members. Pack the directory again."

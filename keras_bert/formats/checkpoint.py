@@ -1,4 +1,4 @@
-"""A checkpoint of any format, under our names and in our layouts. Tensors are read when they are needed."""
+"""A checkpoint of any format, under our names and in our layouts. Tensors are read only when they are needed."""
 
 import dataclasses
 import functools
@@ -16,12 +16,12 @@ from keras_bert.formats.weight_names import HEADS, WeightSource, shape_to_ours, 
 
 
 class StoredTensor(NamedTuple):
-    """A tensor that a checkpoint holds.
+    """A tensor in a checkpoint.
 
     Attributes:
         source: str, its file and its name there, for messages: `"model.safetensors: pooler.dense.weight"`.
         shape: tuple of int, in our layout.
-        read: function of no arguments that returns it in our layout, in the checkpoint's float type.
+        read: function of no arguments that returns the tensor in our layout, in the checkpoint's float type.
     """
 
     source: str
@@ -43,7 +43,7 @@ class Checkpoint:
         labels: list of str, the classes of a fine-tuned head, or None.
         masked_lm: arguments in which the masked-LM head differs from the encoder; KerasHub's are
             `{"activation": "gelu", "layer_norm_epsilon": 1e-5}`.
-        settings: settings that a preset of ours was saved with, beside its sizes: `layout`, `dtype` and `trainable` of
+        settings: settings that a preset of ours was saved with, besides its sizes: `layout`, `dtype` and `trainable` of
             `BertBackbone`, and `task`, the arguments of a task model with its `class_name`. A directory of
             sentence-transformers and a task of KerasHub's have `task` too.
     """
@@ -89,9 +89,9 @@ class Checkpoint:
         return dataclasses.replace(self, config=config, tensors=tensors)
 
     def foreign_tensors(self, sources: Iterable[WeightSource]) -> Iterator[tuple[WeightSource, str, np.ndarray]]:
-        """Yields the tensors of a foreign format, each with its row of the table and its foreign name.
+        """Yields the tensors in a foreign format, each with its row of the table and its foreign name.
 
-        Variables that the checkpoint lacks are left out.
+        Variables that the checkpoint lacks are skipped.
         """
         for source in sources:
             if source.path in self.tensors:
@@ -121,7 +121,7 @@ def check_heads_follow_encoder(checkpoint: Checkpoint, format_owner: str) -> Non
 
 
 def check_output_activation(checkpoint: Checkpoint, format_owner: str) -> None:
-    """Refuses outputs that are not logits, unless they are the probabilities that the format's users make of those.
+    """Refuses outputs that are not logits, unless they are the probabilities that the format's readers compute of them.
 
     Raises:
         InputError: the format has no place for such an activation.
@@ -138,12 +138,12 @@ def check_output_activation(checkpoint: Checkpoint, format_owner: str) -> None:
 
 
 def wrong_shape(source: str, expected: Sequence[int], by: str, shape: Sequence[int], more: str = "") -> InputError:
-    """Returns the error for a tensor `source` that has another shape than `by` says; `more` follows."""
+    """Returns the error for a tensor whose shape differs from what `by` says; `more` is appended to the message."""
     return InputError(f"{source}: expected shape {tuple(expected)} by {by}, found {tuple(shape)}{more}.")
 
 
 _OUTPUT_BIASES = ("classification/bias", "token_classification/bias")
-# The inputs and outputs of our layers, by the end of their path; of other layers both are `hidden_dim`.
+# The input and output sizes of our layers, by the end of their path; in other layers both are `hidden_dim`.
 _SIZES = {
     "token_embedding": ("vocabulary_size", "hidden_dim"),
     "segment_embedding": ("num_segments", "hidden_dim"),
@@ -175,7 +175,7 @@ def check_shapes(checkpoint: Checkpoint) -> None:
 
 
 def check_claim(path: str, claimed: int, file_size: int) -> None:
-    """Refuses a file whose arrays take more bytes, by their shapes, than the file has: it is cut, or a bomb.
+    """Refuses a file whose arrays take more bytes, by their shapes, than the file has: it is truncated or a bomb.
 
     Raises:
         InputError: the arrays take more bytes.
@@ -192,10 +192,10 @@ def shard_paths(index: str, ending: str) -> list[str]:
 
     Args:
         index: JSON file, whose `weight_map` gives the shard, or the shards, of each name.
-        ending: that of the shards' names.
+        ending: the ending of the shards' names.
 
     Raises:
-        InputError: it lists no shards, one that is not beside it or has another ending, or one that is missing.
+        InputError: the index lists no shards, or a shard that is missing, not beside the index, or of another ending.
     """
     shards_of = read_object(index).get("weight_map")
     values = shards_of.values() if isinstance(shards_of, dict) else [shards_of]
@@ -225,9 +225,9 @@ def check_depth(names: Iterable[str], stem: str, num_layers: int, file: str, by:
     """Refuses a file with layers beyond the configuration's.
 
     Args:
-        names: of what the file holds.
-        stem: what stands before the number of a layer.
-        num_layers: of the configuration.
+        names: the names in the file.
+        stem: the part of a name before the number of a layer.
+        num_layers: the configuration's number of layers.
         file, by: the names of the file and of its configuration, for messages.
 
     Raises:
@@ -247,7 +247,7 @@ def collect(
     Args:
         sources: rows of `keras_bert.formats.weight_names`'s table.
         available: the file's tensors, in its own layout and with its own name as `source`, by the name in the table.
-        file: for messages.
+        file: the file's name, for messages.
 
     Returns:
         The StoredTensors by our paths, and the names in the table that the file lacks.
@@ -271,15 +271,15 @@ def assign(variables: Iterable, tensors: Mapping[str, StoredTensor], *, by: str 
     """Assigns the checkpoint's values to variables.
 
     Args:
-        variables: Keras variables; those whose path the checkpoint lacks stay as they are.
-        tensors: the checkpoint's.
+        variables: Keras variables; those whose path the checkpoint lacks are unchanged.
+        tensors: the checkpoint's tensors.
         by: the origin of the expected shapes, for messages.
 
     Returns:
         Paths of the variables that the checkpoint lacks.
 
     Raises:
-        InputError: a shape differs; the message names file, tensor, expected and received.
+        InputError: a shape differs; the message names the file, the tensor, and both shapes.
     """
     variables = list(variables)
     held = [variable for variable in variables if variable.path in tensors]

@@ -1,9 +1,9 @@
 """google-research/bert's TensorFlow 1 checkpoint: `bert_config.json`, `bert_model.ckpt.*`, `vocab.txt`.
 
-Its variables are found by name; an optimizer's (`.../adam_m`, `global_step`) are ignored.
+Its variables are found by name; those of an optimizer (`.../adam_m`, `global_step`) are ignored.
 
 In `bert_config.json`, `"gelu"` means the tanh form (modeling.py:264); for the erf form see `BertConfig.to_google`.
-`do_lower_case` in the same file is ours; google's code accepts any setting and ignores this one (modeling.py:87).
+`do_lower_case` in the same file is ours; Google's code accepts any setting and ignores this one (modeling.py:87).
 """
 
 import contextlib
@@ -24,14 +24,14 @@ from keras_bert.formats.weight_names import GOOGLE, HEADS, encoder_sources, head
 CONFIG_FILE = "bert_config.json"
 CHECKPOINT_NAME = "bert_model.ckpt"
 _LOWERCASE = "do_lower_case"
-_EPSILON = 1e-12  # That of tf.contrib.layers.layer_norm, which no configuration can change.
+_EPSILON = 1e-12  # The epsilon of tf.contrib.layers.layer_norm, which no configuration can change.
 
 
 def matches(path: str) -> bool:
     has_config = os.path.isfile(_config_file(path))
     has_other_config = os.path.isfile(os.path.join(path, hugging_face_files.CONFIG_FILE))
     prefix = find_prefix(path)
-    if prefix is None:  # With a config.json beside it, it is Hugging Face's with google's file kept for the record.
+    if prefix is None:  # With a config.json beside it, the directory is Hugging Face's and only keeps Google's file.
         return has_config and not has_other_config
     if not has_config and has_other_config and hugging_face_files.find_weights(path) is not None:
         return False  # Hugging Face's, beside the files that it was converted from.
@@ -89,8 +89,8 @@ def write(path: str, checkpoint: Checkpoint, tokenizer: dict | None) -> None:
     """Writes a checkpoint that `tf.compat.v1.train.Saver` and `init_from_checkpoint` read, in float32.
 
     Args:
-        path: directory, which does not exist.
-        checkpoint: an open one.
+        path: directory, which must not exist.
+        checkpoint: an open checkpoint.
         tokenizer: `vocabulary`, list of pieces, and `lowercase`, bool; or None.
 
     Raises:
@@ -129,7 +129,7 @@ def _check_writable(checkpoint: Checkpoint) -> None:
 
 
 def _write_variables(prefix: str, values: dict[str, np.ndarray]) -> None:
-    """Writes the files that a Saver writes, by the op that it runs."""
+    """Writes the files of a Saver, with the op that a Saver runs."""
     import tensorflow as tf
 
     names = sorted(values)

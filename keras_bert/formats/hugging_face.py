@@ -1,7 +1,7 @@
 """Reads Hugging Face's directory: `config.json`, `model.safetensors` or another file of weights, `vocab.txt`.
 
-DistilBERT and ELECTRA are BERT by other names. DistilBERT has no segments: a table of zeros changes no sum.
-`hugging_face_out.py` writes it.
+DistilBERT and ELECTRA are read as BERT under other names. DistilBERT has no segments, so it gets a segment table of
+zeros. `hugging_face_out.py` writes the format.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ from keras_bert.formats.weight_names import (
 )
 
 _TABLE = "embeddings.word_embeddings.weight"
-# The tied output layer of the masked-LM head: copies of word table and bias, which some files store.
+# The tied output layer of the masked-LM head: copies of the word table and the bias, which some files store.
 _DECODER = {"cls.predictions.decoder.weight": _TABLE, "cls.predictions.decoder.bias": "cls.predictions.bias"}
 _DECODER |= dict.fromkeys(("vocab_projector.weight", "generator_lm_head.weight"), _TABLE)
 _NAMES = {"bert": HUGGING_FACE, "distilbert": DISTILBERT, "electra": ELECTRA}  # The table's column, by model_type.
@@ -57,12 +57,12 @@ def read_tokenizer(path: str) -> dict | None:
 
 
 def read_settings(path: str) -> dict:
-    """Returns the task that the directory describes, if it does; see `Checkpoint.settings`."""
+    """Returns the task that the directory describes, if any; see `Checkpoint.settings`."""
     task = sentence_transformers.read_settings(path)
     config = read_object(os.path.join(sentence_transformers.encoder_path(path), CONFIG_FILE))
     if config.get("problem_type") == "multi_label_classification":
         task = {"class_name": "BertTextClassifier", "multi_label": True}
-    if "num_choices" in config:  # That name is ours: transformers takes any number.
+    if "num_choices" in config:  # This name is ours: transformers takes any number of choices.
         task = {"class_name": "BertMultipleChoice", "num_choices": config["num_choices"]}
     return {"task": task} if task else {}
 
@@ -131,7 +131,7 @@ def _groups(names: str, num_layers: int, classifier: str) -> list[list[WeightSou
 
 
 def _classifier(path: str, settings: dict) -> str:
-    """Tells which head the name `classifier` means: three classes of transformers use it."""
+    """Returns the head that the name `classifier` means, since three classes of transformers use it."""
     architectures = settings.get("architectures") or []
     if not isinstance(architectures, list) or not all(isinstance(name, str) for name in architectures):
         file = os.path.join(path, CONFIG_FILE)
@@ -153,7 +153,7 @@ def _collect(
 
 
 def _after_check_of_ties(bias: StoredTensor, weights: WeightFile, available: dict[str, StoredTensor]) -> StoredTensor:
-    """Makes the reader of the output bias check first that the stored output layer is the word table."""
+    """Makes reading the output bias check first that the stored output layer equals the word table."""
 
     def read():
         for copy, original in _DECODER.items():
@@ -179,7 +179,7 @@ def _warn_of_others(groups: list[list[WeightSource]], weights: WeightFile, avail
 
 
 def _labels(path: str, settings: dict, count: int) -> list[str] | None:
-    """Returns the names of `count` classes in their order; None where they are only numbers."""
+    """Returns the names of `count` classes in their order, or None if the classes are only numbered."""
     file, names = os.path.join(path, CONFIG_FILE), settings.get("id2label")
     if settings.get("problem_type") == "regression" and count > 1:
         raise InputError(f"{file}: expected classes, or one number to predict, found a regression of {count} numbers.")

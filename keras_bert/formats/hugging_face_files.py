@@ -45,7 +45,7 @@ class WeightFile(NamedTuple):
 
 @contextlib.contextmanager
 def open_weights(directory: str) -> Iterator[WeightFile]:
-    """Opens the weights of a directory; tensors can be read inside the `with`.
+    """Opens the weights of a directory; their tensors can be read inside the `with`.
 
     Raises:
         InputError: the weights or a shard are missing, or a file is damaged.
@@ -89,17 +89,17 @@ def _open_file(path: str, stack: contextlib.ExitStack) -> dict[str, StoredTensor
     return {name: StoredTensor(name, shape, functools.partial(read, name)) for name, shape in shapes.items()}
 
 
-# The end of a place in `tf_model.h5` that names the weight; the group of a layer and the name of the model precede it.
+# The end of a path in `tf_model.h5`, which names the weight; the group of a layer and the name of the model precede it.
 _LAYERS = r"(?:distil)?bert|electra|\w+___cls|(?:pre_)?classifier|qa_outputs|vocab_\w+|generator_\w+|sequence_summary"
 _TENSORFLOW_NAME = re.compile(rf"(?:.*/)?((?:{_LAYERS})/.+):0")
 _TORCH_ENDINGS = {"kernel": "weight", "embeddings": "weight", "gamma": "weight", "beta": "bias"}
 
 
 def _as_torch(arrays: dict[str, StoredTensor]) -> dict[str, StoredTensor]:
-    """Gives the arrays of a `tf_model.h5` torch's names and layouts.
+    """Converts the arrays of a `tf_model.h5` to PyTorch's names and layouts.
 
-    The rules are those of transformers 4, modeling_tf_pytorch_utils.py: `a___b` stands for `b`, and `_._` for a level.
-    A masked-LM head's group repeats the embeddings. Versions 4.2 and 4.3 gave attention heads an axis of their own.
+    The rules are those of transformers 4, modeling_tf_pytorch_utils.py: `a___b` stands for `b`, and `_._` for a slash.
+    A masked-LM head's group repeats the embeddings. Versions 4.2 and 4.3 had a separate axis for the attention heads.
     """
     tensors = {}
     for place, array in arrays.items():
@@ -125,5 +125,5 @@ def _read_tensor(path: str, stored, name: str) -> np.ndarray:
             f"{path}: {name}: expected floats ({', '.join(_FLOATS)}), found {dtype}. Save the model unquantized."
         )
     if dtype == "BF16":
-        import tensorflow  # noqa: F401  It teaches NumPy the type.
+        import tensorflow  # noqa: F401  Registers the type with NumPy.
     return stored.get_tensor(name)

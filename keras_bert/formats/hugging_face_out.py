@@ -14,12 +14,12 @@ from keras_bert.formats.hugging_face_files import CONFIG_FILE, SAFETENSORS_FILE
 from keras_bert.formats.hugging_face_tokenizer import SETTINGS_FILE, VOCABULARY_FILE
 
 _NEEDED, _KEPT, _LEFT_OUT = "needed", "kept", "left out"
-# The class of transformers that has just these heads, and the fate of the pooler there: needed, kept if there is one,
-# or left out, since the class does not read it.
+# The class of transformers that has exactly these heads, and what happens to the pooler: it is needed, kept if there is
+# one, or left out, since the class does not read it.
 _ARCHITECTURES = {
     (): ("BertModel", _KEPT),  # Loads without a pooler by from_pretrained(directory, add_pooling_layer=False).
     ("masked_lm", "next_sentence"): ("BertForPreTraining", _NEEDED),
-    # The class has no pooler and reports one that it meets, but fine-tuning the encoder starts from it.
+    # The class has no pooler, and reports one in the file as unexpected, but fine-tuning the encoder starts from it.
     ("masked_lm",): ("BertForMaskedLM", _KEPT),
     ("next_sentence",): ("BertForNextSentencePrediction", _NEEDED),
     ("classification",): ("BertForSequenceClassification", _NEEDED),
@@ -34,13 +34,14 @@ _OUTPUTS = {"next_sentence": 2, "multiple_choice": 1, "question_answering": 2}  
 def write(path: str, checkpoint: Checkpoint, tokenizer: dict | None) -> None:
     """Writes a checkpoint in Hugging Face's format; an embedder's also in sentence-transformers'.
 
-    `config.json` names the class that has just the checkpoint's heads. The tensors keep every bit. A token classifier
-    and a question-answering model have no pooler there: it is left out with a warning. A model whose pooler has
-    ELECTRA's activation is written as ELECTRA, every other as BERT, without a pooler that is not BERT's.
+    `config.json` names the class that has exactly the checkpoint's heads. Tensors are written bit for bit. A token
+    classifier and a question-answering model have no pooler in transformers: it is left out with a warning. A model
+    whose pooler has ELECTRA's activation is written as ELECTRA. Every other model is written as BERT, without the
+    pooler if its activation is not BERT's.
 
     Args:
-        path: of the directory, which does not exist.
-        checkpoint: an open one.
+        path: path of the directory, which must not exist.
+        checkpoint: an open checkpoint.
         tokenizer: `vocabulary`, list of str, and `lowercase`, bool; or None.
 
     Raises:
@@ -78,7 +79,7 @@ def write(path: str, checkpoint: Checkpoint, tokenizer: dict | None) -> None:
 
 
 def _architecture(checkpoint: Checkpoint) -> tuple[str, str]:
-    """Returns the class of transformers for a checkpoint, and the fate of its pooler."""
+    """Returns the class of transformers for a checkpoint, and what happens to its pooler."""
     if checkpoint.heads not in _ARCHITECTURES:
         known = "; ".join(" and ".join(heads) for heads in _ARCHITECTURES if heads)
         raise InputError(
@@ -136,7 +137,7 @@ def _config(checkpoint: Checkpoint, architecture: str, vocabulary: list[str]) ->
     if task.get("multi_label"):
         values["problem_type"] = "multi_label_classification"
     elif "classification" in checkpoint.heads and checkpoint.tensors["classification/bias"].shape == (1,):
-        values["problem_type"] = "regression"  # Otherwise transformers' pipeline makes a probability of the number.
+        values["problem_type"] = "regression"  # Otherwise transformers' pipeline turns the number into a probability.
     return values | {name: task[name] for name in ("num_choices",) if name in task}
 
 

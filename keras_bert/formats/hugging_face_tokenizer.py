@@ -14,7 +14,7 @@ VOCABULARY_FILE = "vocab.txt"
 SETTINGS_FILE = "tokenizer_config.json"
 FAST_FILE = "tokenizer.json"
 _ADDED_FILE, _MAP_FILE = "added_tokens.json", "special_tokens_map.json"
-# Classes of transformers that split texts as BERT's does; each has a twin whose name ends in Fast.
+# Classes of transformers that split texts as BERT's does; each has a variant whose name ends in Fast.
 _FAMILIES = "Bert DistilBert Electra MobileBert ConvBert SqueezeBert RetriBert LayoutLM Lxmert".split()
 _FAMILIES += [f"DPR{part}" for part in ("QuestionEncoder", "ContextEncoder", "Reader")]
 _BERTS = {f"{family}Tokenizer{end}" for family in _FAMILIES for end in ("", "Fast")}
@@ -27,7 +27,8 @@ _AT_BERT = {"word_tokenizer_type": "basic", "subword_tokenizer_type": "wordpiece
 def read_tokenizer(path: str) -> dict | None:
     """Returns the vocabulary, and whether it is lower-cased; see `keras_bert.formats`.
 
-    If `tokenizer_config.json` and `tokenizer.json` contradict each other, the former counts, as in transformers.
+    If `tokenizer_config.json` and `tokenizer.json` contradict each other, the former takes precedence, as in
+    transformers.
 
     Raises:
         InputError: the files ask for rules other than BERT's.
@@ -59,7 +60,7 @@ def _optional_object(file: str) -> dict:
 
 
 def _added_tokens(path: str, fast: dict, settings: dict) -> tuple[str, ...]:
-    """Returns the tokens that transformers finds in a text before it splits it into words, but for BERT's own."""
+    """Returns the tokens that transformers extracts before it splits a text into words, except BERT's special ones."""
     more = (settings, _optional_object(os.path.join(path, _MAP_FILE)))
     lists = [source.get(key) for source in more for key in ("additional_special_tokens", "extra_special_tokens")]
     lists += [fast.get("added_tokens"), settings.get("added_tokens_decoder")]
@@ -92,7 +93,7 @@ def _check_class(file: str, settings: dict) -> None:
 def _check_rules(file: str, lowercase, strip_accents, chinese) -> None:
     if not (lowercase is None or isinstance(lowercase, bool)):
         raise InputError(f"{file}: expected do_lower_case to be true or false, found {shown(lowercase)}.")
-    # By default transformers lower-cases.
+    # transformers lower-cases by default.
     if strip_accents not in (None, lowercase is not False) or chinese is not True:
         raise InputError(
             f"{file}: expected BERT's own rules (strip_accents as do_lower_case, tokenize_chinese_chars true), "

@@ -1,8 +1,8 @@
-"""Reads and writes Keras 3's weights files, `model.weights.h5` and its shards, by h5py without any Keras object.
+"""Reads and writes Keras 3's weights files, `model.weights.h5` and its shards, with h5py and without any Keras object.
 
-Keras files a layer's variables under the layer's place in the model, `layers/bert_encoder_layer_3/output_dense/vars/0`:
-places come from classes, `layers` stands between a model and its layers, and a variable is a number. The attribute
-`name` of `vars` keeps the layer's own name, by which we identify it. Files older than that attribute, and parts of
+Keras stores a layer's variables under its place in the model, `layers/bert_encoder_layer_3/output_dense/vars/0`: places
+derive from class names, `layers` stands between a model and its layers, and a variable is a number. The attribute
+`name` of `vars` keeps the layer's own name, by which we identify it. Files older than that attribute, and groups of
 shards without variables, have only the place, from which each format derives the name.
 """
 
@@ -20,7 +20,7 @@ from keras_bert.files import parsing
 from keras_bert.formats.checkpoint import StoredTensor, check_claim, listed, shard_paths
 from keras_bert.formats.weight_names import POOLER, WeightSource
 
-# The order in which Keras's layers make their variables. A masked-LM head has one variable of its own, the output bias.
+# The order in which Keras's layers create their variables. A masked-LM head itself has one variable, the output bias.
 _NUMBERS = {"kernel": "0", "gamma": "0", "embeddings": "0", "output_bias": "0", "bias": "1", "beta": "1"}
 _LONGEST_NAME = 1000  # Characters of a layer's path; a model inside a model has 100.
 _BETWEEN = ("layers", "_layer_checkpoint_dependencies")  # The second is Keras 2.13's word.
@@ -32,7 +32,7 @@ class WeightsFile:
     Attributes:
         path: str, the file or the list of shards, for messages.
         layers: the datasets by the name of their layer, and by their number.
-        num_bytes: int, what the variables take by their shapes.
+        num_bytes: int, size of the variables by their shapes.
     """
 
     def __init__(self, path: str):
@@ -51,7 +51,7 @@ class WeightsFile:
         """
         for key in group:
             child = self._follow(group, key)
-            # Hard links may lead in circles, or to one place in ways without number.
+            # Hard links may form cycles, or lead to one object along exponentially many paths.
             if child in self._seen or len(name) > _LONGEST_NAME:
                 raise InputError(f"{self.path}: {group.name[:99]}/{key[:99]} has a link to it. Do not trust this file.")
             self._seen.add(child)
@@ -74,18 +74,18 @@ class WeightsFile:
         return group[key]
 
     def parents_of(self, layer: str) -> list[str]:
-        """Lists the prefixes under which a layer is found, each empty or with its slash at the end."""
+        """Lists the prefixes under which a layer is found, each empty or with a trailing slash."""
         return [name.removesuffix(layer) for name in self.layers if name == layer or name.endswith(f"/{layer}")]
 
     def find(self, sources: Iterable[WeightSource], parent: str) -> dict[str, StoredTensor]:
-        """Returns the variables that it holds, by their names in the table.
+        """Returns the variables in the file, by their names in the table.
 
         Args:
             sources: rows of `keras_bert.formats.weight_names`'s table, whose names are Keras's paths.
-            parent: str, the prefix of the paths, with its slash.
+            parent: str, the prefix of the paths, empty or with a trailing slash.
 
         Returns:
-            StoredTensors; the shape is () if there is something else than an array in the place of a variable.
+            StoredTensors by name; the shape is () if something other than an array takes the place of a variable.
         """
         tensors = {}
         for name in (name for source in sources for name in source.names):
@@ -110,7 +110,7 @@ def _read_array(path: str, dataset: h5py.Dataset) -> np.ndarray:
             raise InputError(f"{where}: expected an array with its data in this file. Do not trust this file.")
         if dataset.chunks:  # A chunk is decompressed whole, whatever the shape of the array.
             raise InputError(f"{where}: expected an array in one piece, found chunks. Run h5repack -l CONTI -f NONE.")
-        # HDF5 has no such type: Keras stores two bytes and this mark.
+        # HDF5 has no bfloat16: Keras stores two bytes and this attribute.
         is_bfloat16 = dataset.attrs.get("dtype") == "bfloat16" and dataset.dtype.itemsize == 2
         if dataset.dtype.kind != "f" and not is_bfloat16:
             raise InputError(
@@ -136,7 +136,7 @@ def open_arrays(path: str, stack: contextlib.ExitStack) -> dict[str, StoredTenso
 
     Args:
         path: str.
-        stack: which closes the file.
+        stack: closes the file at its end.
 
     Returns:
         The arrays by their places, such as `bert/pooler/dense/kernel:0`; soft and external links are not followed.
@@ -153,7 +153,7 @@ def open_arrays(path: str, stack: contextlib.ExitStack) -> dict[str, StoredTenso
             arrays[place] = item
 
     with parsing(path, "HDF5 file"):
-        stack.enter_context(h5py.File(path)).visititems(keep)  # It meets each object once, also where links go round.
+        stack.enter_context(h5py.File(path)).visititems(keep)  # Visits each object once, even if links form a cycle.
         check_claim(path, sum(array.nbytes for array in arrays.values()), os.path.getsize(path))
     return {
         place: StoredTensor(place, array.shape, functools.partial(_read_array, path, array))
@@ -166,7 +166,7 @@ def open_weights(directory: str, stem: str, name_of_place: Callable[[str], str])
     """Opens `<stem>.weights.h5`, or the shards that `<stem>.weights.json` lists.
 
     Raises:
-        InputError: neither is there, a shard is missing, or a file is damaged or smaller than its arrays.
+        InputError: neither exists, a shard is missing, or a file is damaged or smaller than its arrays.
     """
     path, index = (os.path.join(directory, f"{stem}.weights.{ending}") for ending in ("h5", "json"))
     shards = [path]
@@ -184,7 +184,7 @@ def open_weights(directory: str, stem: str, name_of_place: Callable[[str], str])
 
 
 def check_whole(tensors: Mapping[str, StoredTensor], sources: Iterable[WeightSource], path: str) -> None:
-    """Raises InputError if a variable of the encoder is missing; the pooler may be."""
+    """Raises InputError if a variable of the encoder is missing; the pooler may be missing."""
     missing = [name for name, *_ in sources if name not in tensors and not name.startswith(f"{POOLER}/")]
     if missing:
         raise InputError(f"{path}: lacks {listed(missing)}. Expected all weights of a BERT's encoder.")
@@ -195,7 +195,7 @@ def write_weights(path: str, tensors: Mapping[str, StoredTensor], place_of_name:
 
     Args:
         path: str.
-        tensors: by Keras's paths, such as `pooled_dense/kernel`.
+        tensors: StoredTensors by Keras's paths, such as `pooled_dense/kernel`.
         place_of_name: returns the place for the name of a layer.
     """
     with h5py.File(path, "w") as file:

@@ -1,6 +1,6 @@
 """Presets and `.keras` files of KerasHub's own classes: `BertBackbone`, `BertMaskedLM`, `BertTextClassifier`.
 
-They are read by JSON and h5py, without building KerasHub's model, and written by KerasHub itself.
+They are read as JSON and HDF5, without building KerasHub's model, and written by KerasHub itself.
 """
 
 import contextlib
@@ -21,13 +21,13 @@ from keras_bert.formats.weight_names import KERAS_HUB, WeightSource, encoder_sou
 BACKBONES = ("keras_hub>BertBackbone", "keras_nlp>BertBackbone")  # The second is in presets written before 2024-09.
 _SIZES = ("vocabulary_size", "num_layers", "num_heads", "hidden_dim", "intermediate_dim", "dropout")
 _SIZES += ("max_sequence_length", "num_segments")
-# Its class computes these whatever the configuration says (keras_hub/src/models/bert/bert_backbone.py).
+# KerasHub's class has these whatever the configuration says (keras_hub/src/models/bert/bert_backbone.py).
 _FIXED = {"activation": "gelu_tanh", "layer_norm_epsilon": 1e-12, "attention": "bidirectional"}
 _FIXED |= {"pooler_activation": "tanh"}
 
 
 def matches(path: str) -> bool:
-    """Tells whether `config.json` is a serialized Keras object; `keras_preset` is asked first."""
+    """Returns whether `config.json` is a serialized Keras object; `keras_preset` is tried first."""
     values = read_optional_json(os.path.join(path, keras_model.CONFIG_FILE))
     return isinstance(values, dict) and "registered_name" in values
 
@@ -44,7 +44,7 @@ def read_config(path: str) -> BertConfig:
 
 
 def read_settings(path: str) -> dict:
-    """Returns the arguments of the task model, if it is one; see `Checkpoint.settings`."""
+    """Returns the arguments of the task model, if there is one; see `Checkpoint.settings`."""
     task = keras_model.read_task_settings(path, read_object(os.path.join(path, keras_model.CONFIG_FILE)))
     return {"task": task} if task else {}
 
@@ -78,10 +78,11 @@ def _name_of_place(place: str) -> str:
 def write(path: str, checkpoint: Checkpoint, tokenizer: dict | None) -> None:
     """Fills the directory `path` with a preset of KerasHub's own classes, which loads without our package.
 
-    A head comes along if KerasHub's computes the same: classification, or a masked LM of KerasHub's kind.
+    One head is written too, if KerasHub's computes the same: classification, or a masked LM of KerasHub's kind.
 
     Raises:
-        InputError: KerasHub's backbone would compute something else.
+        InputError: KerasHub's backbone would compute something else, the format cannot store the activation of the
+            outputs, or a variable of the encoder is missing.
     """
     check_output_activation(checkpoint, "KerasHub")
     config = checkpoint.config
@@ -122,7 +123,7 @@ def _assign(model, sources: list[WeightSource], checkpoint: Checkpoint) -> None:
 
 
 def _task(checkpoint: Checkpoint, backbone, tokenizer):
-    """Returns KerasHub's model of the first head that it has too, or None; a warning names the heads left behind."""
+    """Returns KerasHub's model of the first head that KerasHub has too, or None; warns of the heads left out."""
     import keras_nlp
 
     known = ("classification",) if checkpoint.pooling is None else ()

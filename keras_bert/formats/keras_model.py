@@ -1,9 +1,9 @@
-"""Presets and `.keras` files of KerasHub's layout, ours and its own: the parts that both formats read alike, and heads.
+"""Presets and `.keras` files in KerasHub's layout, ours and KerasHub's: what both formats read alike, and the heads.
 
 Heads are found by name, beside the backbone or in KerasHub's `task.weights.h5`, which `task.json` describes.
 
-KerasHub's masked-LM head takes exact gelu and a LayerNorm epsilon of 1e-5 whatever the backbone has, where ours follows
-the backbone, as google-research/bert does. `Checkpoint.masked_lm` carries them, so that logits stay equal.
+KerasHub's masked-LM head has exact GELU and a LayerNorm epsilon of 1e-5 whatever the backbone has; ours follows the
+backbone, as google-research/bert does. `Checkpoint.masked_lm` holds the two settings, so that logits stay equal.
 """
 
 import contextlib
@@ -30,25 +30,25 @@ _TASK_OF_HEADS = {  # Class and module.
 }
 _EMBEDDER = ("BertTextEmbedder", "keras_bert.models.text_embedder")
 _TASKS = tuple(f"keras_bert>{name}" for name, _ in (*_TASK_OF_HEADS.values(), _EMBEDDER))
-# Arguments of the classes that no tensor tells, by head; of other heads those of a class for labels.
+# Constructor arguments that no tensor implies, by head; other heads have those of a classifier.
 _OWN_ARGUMENTS = {"question_answering": (), "multiple_choice": ("num_choices", "dropout")}
 _MASKED_LMS = _TASKS[:2]
 _TASKS += tuple(f"keras_hub>{name}" for name in ("BertMaskedLM", "BertTextClassifier", _EMBEDDER[0]))
-_OWN_NAMES = {"pooling_mode": "pooling"}  # KerasHub's arguments by another name than ours.
+_OWN_NAMES = {"pooling_mode": "pooling"}  # KerasHub's arguments whose names differ from ours, which follow.
 
 # keras_hub/src/layers/modeling/masked_lm_head.py and models/bert/bert_masked_lm.py.
 KERAS_HUB_MASKED_LM = {"activation": "gelu", "layer_norm_epsilon": 1e-5}
 _PLACES = {"masked_lm": "masked_lm_head"}
-_NAMES = {"masked_lm_head": "mlm_head", "dense": "logits"}  # For files without names, of KerasHub's tasks.
+_NAMES = {"masked_lm_head": "mlm_head", "dense": "logits"}  # For files of KerasHub's tasks that hold no names.
 
 
 # === Serialized Keras objects ===
 
 
 def registered(config, names: tuple[str, ...]) -> list[dict]:
-    """Lists the serialized Keras objects inside `config` of these registered names, outermost first."""
+    """Lists the serialized Keras objects inside `config` with these registered names, outermost first."""
     objects, waiting = [], [config]
-    while waiting:  # A function that calls itself could not follow each JSON that was read.
+    while waiting:  # Not by recursion, since JSON may be nested more deeply than Python's stack.
         item = waiting.pop()
         if isinstance(item, dict):
             if item.get("registered_name") in names and isinstance(item.get("config"), dict):
@@ -60,7 +60,7 @@ def registered(config, names: tuple[str, ...]) -> list[dict]:
 
 
 def serialized(module: str, name: str, config: dict) -> dict:
-    """Returns what Keras writes of an object of our class `name`."""
+    """Returns Keras's serialized form of an object of our class `name`."""
     return {"module": module, "class_name": name, "config": config, "registered_name": f"keras_bert>{name}"}
 
 
@@ -68,16 +68,16 @@ def serialized(module: str, name: str, config: dict) -> dict:
 
 
 def read_sizes(path: str, names: tuple[str, ...], fields: Collection[str], **fixed) -> BertConfig:
-    """Returns the sizes of the one backbone that `config.json` describes.
+    """Returns the configuration of the one backbone that `config.json` describes.
 
     Args:
         path: directory of a preset, or of an unpacked `.keras` file.
         names: the backbone's registered names.
-        fields: the names of the sizes that its configuration may have.
+        fields: the names of the settings that its configuration may have.
         **fixed: the settings that every such backbone has.
 
     Raises:
-        InputError: it describes no such backbone, a wrong one, or several of different sizes.
+        InputError: the file describes no such backbone, an invalid one, or several of different sizes.
     """
     file = os.path.join(path, CONFIG_FILE)
     configs = set()
@@ -96,17 +96,17 @@ def read_sizes(path: str, names: tuple[str, ...], fields: Collection[str], **fix
 def open_model(
     path: str, config: BertConfig, sources: list[WeightSource], backbone: str, name_of_place: Callable[[str], str]
 ) -> Iterator[tuple[dict[str, StoredTensor], dict]]:
-    """Gives the tensors of a backbone and its heads, and `Checkpoint.masked_lm`.
+    """Yields the tensors of a backbone and its heads, and `Checkpoint.masked_lm`.
 
     Args:
         path: directory of a preset, or of an unpacked `.keras` file.
-        config: its sizes.
-        sources: the encoder's, in the names of its weights file; the token table's come first.
+        config: the backbone's configuration.
+        sources: the encoder's sources, under the names of the weights file; the token table's come first.
         backbone: registered name of the backbone, for messages.
         name_of_place: as in `WeightsFile.add`.
 
     Raises:
-        InputError: the weights are missing, damaged, those of several backbones, or not of these sizes.
+        InputError: the weights are missing, damaged, those of several backbones, or of other sizes.
     """
     with contextlib.ExitStack() as stack:
         weights = stack.enter_context(open_weights(path, "model", name_of_place))
@@ -128,7 +128,7 @@ def open_model(
             of_task = open_weights(path, "task", lambda place: _NAMES.get(place, place.lstrip("_")))
             task_weights = stack.enter_context(of_task)
             heads, settings = _heads(task_weights, "", read_optional_json(os.path.join(path, TASK_FILE)))
-        elif parent:  # In a whole model the heads are the backbone's neighbours.
+        elif parent:  # In a whole model, the heads are beside the backbone.
             outer = parent.removesuffix("/").rpartition("/")[0]
             heads, settings = _heads(weights, f"{outer}/" if outer else "", read_json(os.path.join(path, CONFIG_FILE)))
         else:
@@ -137,7 +137,7 @@ def open_model(
 
 
 def _heads(weights: WeightsFile, parent: str, config: dict) -> tuple[dict[str, StoredTensor], dict]:
-    """Returns the tensors of the heads under `parent`, in our classes or in KerasHub's, and `Checkpoint.masked_lm`."""
+    """Returns the tensors of the heads under `parent`, of our classes or KerasHub's, and `Checkpoint.masked_lm`."""
     sources = [source for head in HEADS for source in head_sources(OURS, head)]
     tensors, _ = collect(sources, weights.find(sources, parent), weights.path)
     others = [source for head in HEADS for source in head_sources(KERAS_HUB, head) if source.path not in tensors]
@@ -152,7 +152,7 @@ def _heads(weights: WeightsFile, parent: str, config: dict) -> tuple[dict[str, S
 
 
 def read_task_settings(path: str, config: dict) -> dict:
-    """Returns the constructor's arguments of the task in a preset or an unpacked `.keras` file, if there is one.
+    """Returns the constructor arguments of the task in a preset or an unpacked `.keras` file, if there is one.
 
     Args:
         path: the directory.
@@ -183,14 +183,14 @@ def read_task_settings(path: str, config: dict) -> dict:
 def write_heads(path: str, checkpoint: Checkpoint, backbone: dict, preprocessor: Callable[[str], dict | None]) -> None:
     """Writes the heads of a checkpoint into our preset, if it has any.
 
-    `task.weights.h5` has every head, in a layer of its name. `task.json` comes along where a class of
-    `keras_bert.models` has just these heads, and the checkpoint holds all that its constructor must know.
+    `task.weights.h5` has every head, in a layer of its name. `task.json` is written if a class of `keras_bert.models`
+    has exactly these heads, and the checkpoint has all arguments of its constructor.
 
     Args:
         path: the preset's directory.
-        checkpoint: an open one.
+        checkpoint: an open checkpoint.
         backbone: the serialized backbone.
-        preprocessor: gives the serialized preprocessor for a class of models, or None.
+        preprocessor: returns the serialized preprocessor for the name of a model class, or None.
     """
     heads, saved = checkpoint.heads, checkpoint.settings.get("task", {})
     is_known = heads in _TASK_OF_HEADS and (heads != ("multiple_choice",) or "num_choices" in saved)
@@ -208,12 +208,12 @@ def write_heads(path: str, checkpoint: Checkpoint, backbone: dict, preprocessor:
 
 
 def _arguments(checkpoint: Checkpoint, heads: tuple[str, ...], saved: dict) -> dict:
-    """Returns the constructor's arguments that describe the first head; none is an embedder's without a dense layer.
+    """Returns the constructor arguments that describe the first head, or an embedder, which may have no head.
 
     Args:
-        checkpoint: an open one.
-        heads: its first head, or none.
-        saved: the task of its settings.
+        checkpoint: an open checkpoint.
+        heads: tuple of its first head; empty for an embedder without a dense layer.
+        saved: the task in the checkpoint's settings.
     """
     if checkpoint.is_embedder:
         return {name: value for name, value in saved.items() if name not in ("class_name", "sequence_length")}

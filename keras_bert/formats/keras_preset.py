@@ -1,4 +1,4 @@
-"""Our own preset, in KerasHub's layout, and `.keras` files that hold our backbone anywhere.
+"""Our own preset, in KerasHub's layout, and `.keras` files that contain our backbone at any depth.
 
 A preset has `config.json`, `model.weights.h5` (or shards), `metadata.json`, `tokenizer.json`, `assets/tokenizer/` and,
 with heads, `task.json` and `task.weights.h5`. A `.keras` file, unpacked, has the first three of a whole model.
@@ -41,7 +41,7 @@ def read_config(path: str) -> BertConfig:
 
 
 def read_settings(path: str) -> dict:
-    """Returns the settings that the model was saved with, beside its sizes; see `Checkpoint.settings`."""
+    """Returns the settings that the model was saved with, besides its sizes; see `Checkpoint.settings`."""
     model = read_json(os.path.join(path, keras_model.CONFIG_FILE))
     backbone = keras_model.registered(model, (BACKBONE,))[0]["config"]
     values = {"layout": LAYOUTS, "trainable": (False, True)}
@@ -65,7 +65,7 @@ def open_checkpoint(path: str) -> Iterator[Checkpoint]:
         yield Checkpoint("keras_preset", path, config, tensors, labels, masked_lm, saved)
 
 
-# Keras numbers the layers of a class from the second on.
+# Keras numbers the layers of a class, starting with the second.
 _PLACES = {"embeddings": "bert_embeddings", "pooled_dense": "dense", "transformer_layer_0": "bert_encoder_layer"}
 _NAMES = {place: name for name, place in _PLACES.items()}
 

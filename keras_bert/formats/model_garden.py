@@ -1,8 +1,8 @@
 """Reads Model Garden's TensorFlow 2 checkpoints, of the encoders and pre-trainers of `official.nlp`.
 
-The sizes come from `bert_config.json`, else from an experiment's `params.yaml`, else from the shapes, since kernels of
-the attention are (H, N, D). There `"gelu"` is the tanh form (official/modeling/activations/gelu.py), and LayerNorm's
-epsilon is 1e-12.
+The sizes come from `bert_config.json`, else from an experiment's `params.yaml`, else from the shapes, which show the
+number of heads, since attention kernels are (H, N, D). In Model Garden `"gelu"` is the tanh form
+(official/modeling/activations/gelu.py), and LayerNorm's epsilon is 1e-12.
 """
 
 import contextlib
@@ -48,10 +48,10 @@ def read_tokenizer(path: str) -> dict | None:
 
 
 def stored_tensors(stored: TensorFlowCheckpoint, variables: Variables, config: BertConfig) -> dict[str, StoredTensor]:
-    """Returns the tensors of a BERT that was found, under our names.
+    """Returns the tensors of a BERT's variables, under our names.
 
     Raises:
-        InputError: the configuration has another number of layers, or of attention heads.
+        InputError: the configuration has another number of layers, or another size or number of attention heads.
     """
     if config.num_layers != variables.num_layers:
         raise InputError(
@@ -66,7 +66,7 @@ def stored_tensors(stored: TensorFlowCheckpoint, variables: Variables, config: B
 
 
 def config_of_shapes(variables: Variables, activation: str = "gelu_tanh") -> BertConfig:
-    """Returns the sizes that follow from the shapes of the variables."""
+    """Returns the configuration that follows from the shapes of the variables."""
     _, num_heads, head_dim = variables.shapes[f"{BLOCKS}/0/_attention_layer/_query_dense/kernel"]
     return BertConfig(
         vocabulary_size=variables.shapes["_embedding_layer/embeddings"][0],
@@ -92,7 +92,7 @@ def _read_params(file: str) -> BertConfig:
     """Reads the encoder's part of an experiment's settings, which `official.core` writes beside its checkpoints."""
     import yaml
 
-    # `<<` copies a mapping, and in a few lines a million of them.
+    # The merge key `<<` copies a mapping, so that a few lines could make a million copies.
     loader = type("_Loader", (yaml.SafeLoader,), {"flatten_mapping": lambda self, node: None})
     text = "\n".join(line for _, line in read_lines(file, _MOST_PARAMS))
     try:

@@ -1,4 +1,4 @@
-"""Finds a BERT's layers in the graph of objects of a Model Garden checkpoint or SavedModel.
+"""Finds a BERT's layers in the object graph of a Model Garden checkpoint or SavedModel.
 
 The graph of a TensorFlow 2 checkpoint tells which attribute leads to which variable. A variable's key is the shortest
 path to it at the time of saving (`encoder/layer_with_weights-4/...`, `variables/5/...`,
@@ -8,9 +8,9 @@ graph is executed.
 Three generations of `official.nlp` wrote the graph differently. A layer is known by its place:
 
     encoder       `BertEncoderV2` names its layers; the functional `BertEncoder` numbers them (`layer_with_weights-0`)
-                  and, since 2021, names them too. It may hang anywhere in the graph.
-    masked_lm     It is below the pre-trainer, or an item of its own.
-    pooler        If a head has one of its own (`next_sentence.pooler_dense`), that was trained, not the encoder's;
+                  and, since 2021, names them too. It may be anywhere in the graph.
+    masked_lm     It is below the pre-trainer, or a separate item.
+    pooler        If a head has its own pooler (`next_sentence.pooler_dense`), that was trained, not the encoder's;
                   Google's export to TF-Hub copies it too (export_tfhub_lib.py, `copy_pooler_dense_to_encoder`).
 """
 
@@ -26,7 +26,7 @@ from keras_bert.formats.checkpoint import listed
 from keras_bert.formats.tensorflow_files import OBJECT_GRAPH, TensorFlowCheckpoint
 from keras_bert.formats.weight_names import HEADS, MODEL_GARDEN, WeightSource, encoder_sources, head_sources
 
-_MOST_BYTES = 2**21  # A graph has some 20,000 a layer. In memory its nodes take up to 90 times as much.
+_MOST_BYTES = 2**21  # A graph has some 20,000 per layer. In memory its nodes take up to 90 times as much.
 _LONGEST_WAY = 200
 BLOCKS, _POOLER = "_transformer_layers", "_pooler_layer"
 _NUMBER = re.compile("[0-9]{1,3}")  # BertConfig allows 1,000 layers.
@@ -39,7 +39,7 @@ class Node:
 
     Attributes:
         children: Node by the name of the attribute.
-        key: str, the checkpoint's key of a variable's value; None for other objects.
+        key: str, the checkpoint's key for a variable's value; None for other objects.
         name: str, the variable's own name, such as `"next_sentence/logits/kernel"`.
     """
 
@@ -122,7 +122,7 @@ def find_variables(stored: TensorFlowCheckpoint) -> Variables:
     """Finds a BERT's variables in the graph of a checkpoint.
 
     Raises:
-        InputError: the graph has no encoder, several, one that lacks variables, or one that is not a BERT.
+        InputError: the graph has no encoder or several, or one that lacks variables or is not a BERT.
     """
     root = read_object_graph(stored)
     encoder = _find_encoder(root, stored.path)
@@ -143,7 +143,7 @@ def find_variables(stored: TensorFlowCheckpoint) -> Variables:
 
 
 def _find_variable(layers: Node, name: str) -> Node | None:
-    # Before 2021 the output layer of a Transformer layer's attention was beside it.
+    # Before 2021 the output layer of a Transformer layer's attention was beside the attention layer.
     return follow(layers, name) or follow(layers, name.replace("_attention_layer/_output", "_attention_output"))
 
 
@@ -154,7 +154,7 @@ def all_sources(num_layers: int) -> list[WeightSource]:
 
 
 def _find_encoder(root: Node, path: str) -> Node:
-    # A third one would tell no more, and thousands could share one long list of layers.
+    # Stops at the second one, since thousands could share one long list of layers.
     encoders = list(itertools.islice(((way, node) for way, node in walk(root) if _blocks(node)), 2))
     if len(encoders) != 1:
         raise InputError(
@@ -165,7 +165,7 @@ def _find_encoder(root: Node, path: str) -> Node:
 
 
 def _blocks(node: Node) -> list[Node]:
-    """Lists the Transformer layers of an encoder in their order; for another node the list is empty."""
+    """Lists the Transformer layers of an encoder in order; the list is empty for any other node."""
     layers = node.children.get(BLOCKS, Node()).children
     if "_attention_layer" in layers.get("0", Node()).children:
         in_order = [layers[name] for name in sorted(filter(_NUMBER.fullmatch, layers), key=int)]
@@ -175,7 +175,7 @@ def _blocks(node: Node) -> list[Node]:
 
 
 def _numbered(node: Node) -> list[Node]:
-    """Lists the layers of a functional model that have weights, in their order."""
+    """Lists the layers of a functional model that have weights, in order."""
     matches = [re.match(r"layer_with_weights-(\d{1,4})$", name) for name in node.children]
     in_order = sorted(filter(None, matches), key=lambda match: int(match[1]))
     return [node.children[match[0]] for match in in_order]
@@ -229,8 +229,8 @@ def _logits(head: Node) -> Node:
 
 
 def _check_no_others(stored: TensorFlowCheckpoint, encoder: Node, known: set[Node | None]) -> None:
-    """Refuses an encoder with variables that a BERT lacks: it computes something else."""
-    # Skips an optimizer or a counter of savings.
+    """Refuses an encoder with variables that a BERT lacks, since it computes something else."""
+    # Skips an optimizer or a save counter.
     layers = {name: layer for name, layer in encoder.children.items() if name.startswith(("_", "layer"))}
     for _, node in walk(Node(layers)):
         if node.key in stored.shapes and node not in known:

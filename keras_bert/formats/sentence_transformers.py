@@ -22,7 +22,7 @@ from keras_bert.formats.weight_names import HUGGING_FACE, head_sources
 _MODULES, _LENGTH_FILE, _CONFIG = "modules.json", "sentence_bert_config.json", "config.json"
 _PROMPTS_FILE = "config_sentence_transformers.json"
 _HEAD = "embedding"
-# Our name of an activation, by torch's class. Keras's "gelu" is the erf form, as torch's.
+# Our name for an activation, by torch's class. Keras's "gelu" is the erf form, as is torch's.
 _ACTIVATIONS = {
     "linear.Identity": None,
     "activation.Tanh": "tanh",
@@ -34,7 +34,7 @@ _OLD_MODES = {"pooling_mode_cls_token": "cls", "pooling_mode_max_tokens": "max",
 
 
 def encoder_path(path: str) -> str:
-    """Returns where the encoder is: `path`, or the first module's directory, as versions before 2 wrote it."""
+    """Returns the encoder's directory: `path`, or the first module's directory, as versions before 2 wrote it."""
     modules = read_optional_json(os.path.join(path, _MODULES))
     first = modules[0] if isinstance(modules, list) and modules else None
     name = first.get("path") if isinstance(first, dict) else None
@@ -43,11 +43,11 @@ def encoder_path(path: str) -> str:
 
 
 def read_settings(path: str) -> dict:
-    """Returns the arguments of `BertTextEmbedder` that a directory states, as `Checkpoint.settings` holds a task's.
+    """Reads the arguments of `BertTextEmbedder` from a directory, in the form of the task in `Checkpoint.settings`.
 
     Returns:
         Dict of `class_name`, the arguments, and `sequence_length`; or of `class_name` and `refusal`, the message for
-        modules that an embedder cannot have; or empty, if it is not a directory of sentence-transformers.
+        modules that an embedder cannot have; or an empty dict, if `path` is not a directory of sentence-transformers.
     """
     if not os.path.isfile(os.path.join(path, _MODULES)):
         return {}
@@ -80,7 +80,7 @@ def _arguments(path: str) -> dict:
 
 
 def _find_modules(path: str) -> tuple[str, str | None, bool]:
-    """Returns the directories of pooling and dense layer, and whether embeddings are normalized."""
+    """Returns the directories of the pooling and of the dense layer, and whether embeddings are normalized."""
     file = os.path.join(path, _MODULES)
     modules = read_json(file)
     if not isinstance(modules, list) or not all(
@@ -122,7 +122,7 @@ def _prompts(path: str) -> dict:
 
 
 def _sequence_length(path: str) -> int | None:
-    # From version 6 on the tokenizer's settings hold it. Tokenizers without a limit state a number of 31 digits.
+    # Since version 6 it is in the tokenizer's settings. Tokenizers without a limit have a number of 31 digits there.
     path = encoder_path(path)
     keys = ((_LENGTH_FILE, "max_seq_length"), (SETTINGS_FILE, "model_max_length"))
     files = ((os.path.join(path, file), key) for file, key in keys)
@@ -151,8 +151,8 @@ def read_dense(path: str, stack) -> dict[str, StoredTensor]:
     """Returns the tensors of the dense layer by our names.
 
     Args:
-        path: of the directory.
-        stack: `contextlib.ExitStack` that keeps their file open.
+        path: path of the sentence-transformers directory.
+        stack: `contextlib.ExitStack` that keeps the weights' file open.
 
     Raises:
         InputError: its weights are missing or damaged.

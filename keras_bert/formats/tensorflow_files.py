@@ -4,8 +4,8 @@ Two kinds of checkpoint use these files. A TensorFlow 1 checkpoint names its var
 (`bert/embeddings/word_embeddings`); a TensorFlow 2 checkpoint also holds a graph of Python objects, in which each
 variable has its place.
 
-The index is a table in LevelDB's format. Every number in it is checked, since TensorFlow's own reader ends the process
-over an impossible shape, and allocates as much memory as any length asks for. That reader gets only what has passed.
+The index is a table in LevelDB's format. Every number in it is checked, since TensorFlow's own reader aborts the
+process on an impossible shape, and allocates whatever memory a length claims. It reads only what has passed the checks.
 """
 
 import functools
@@ -32,9 +32,9 @@ _INDEX = ".index"
 _FIVE_DIGITS = 5 * "[0-9]"
 _CHECKSUM = 4  # Bytes between the length of a string and the string.
 
-# Bounds of an index, of which BERT-large's, with its optimizer's slots, takes 100,000 bytes.
+# Limits of an index. That of BERT-large with its optimizer's slots takes 100,000 bytes.
 _MOST_INDEX, _LONGEST_NAME, _MOST_AXES, _MOST_NUMBERS = 2**21, 1000, 8, 2**48
-_MOST_SHARED = 20  # Bytes of the keys for each byte of a block, where a key need not repeat the one before it.
+_MOST_SHARED = 20  # Bytes of keys per byte of a block, which stores a key without the prefix shared with the last one.
 _LONGEST_VARINT = 10  # Bytes for 64 bits, seven in each.
 _FOOTER, _TRAILER = 48, 5  # Bytes at the end of an index and of each block (tensorflow/core/lib/io/format.h).
 
@@ -43,8 +43,8 @@ def find_prefix(path: str) -> str | None:
     """Returns the prefix of a checkpoint's files, or None if there is no checkpoint.
 
     Args:
-        path: the prefix itself, or a directory. If that holds several checkpoints, the one that its `checkpoint` file
-            names counts, else the one with the most steps, else the newest.
+        path: the prefix itself, or a directory. If the directory has several checkpoints, the one that its file
+            `checkpoint` names is chosen, else the one with the most steps, else the newest.
     """
     if os.path.isfile(path + _INDEX):
         return path
@@ -60,7 +60,7 @@ def find_prefix(path: str) -> str | None:
 
 
 def _named_by_state(directory: str) -> str | None:
-    """Returns the name in the file `checkpoint`, whose path may be one on the machine that trained."""
+    """Returns the name in the file `checkpoint`, whose path may be of the machine that trained the model."""
     file = os.path.join(directory, STATE_FILE)
     if not os.path.isfile(file):
         return None
@@ -74,13 +74,13 @@ def _steps(name: str) -> int:
 
 
 def mentions(prefix: str, name: str) -> bool:
-    """Tells whether a checkpoint's index holds the start of a variable's name; needs no TensorFlow."""
+    """Returns whether a checkpoint's index contains `name`, such as the start of a variable's name."""
     return search(prefix + _INDEX, re.escape(name).encode()) is not None
 
 
 def search(path: str, pattern: bytes) -> re.Match | None:
     """Searches a file without reading it into memory."""
-    if not os.path.getsize(path):  # It cannot be mapped.
+    if not os.path.getsize(path):  # An empty file cannot be mapped.
         return None
     with open(path, "rb") as file:
         return re.search(pattern, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
@@ -98,7 +98,7 @@ def find_vocabulary(path: str) -> str | None:
 
 
 class TensorFlowCheckpoint:
-    """The variables of a checkpoint, each read when it is needed.
+    """The variables of a checkpoint, each read only when it is needed.
 
     Attributes:
         path: str, the prefix.
@@ -124,30 +124,30 @@ class TensorFlowCheckpoint:
         check_claim(self._files[-1], sum(entry.size for entry in self._entries.values()), sum(sizes))
 
     def tensor(self, name: str) -> StoredTensor:
-        """Returns a variable in the checkpoint's own layout."""
+        """Returns a variable, unread, in the checkpoint's own layout."""
         return StoredTensor(name, self.shapes[name], functools.partial(self.read, name))
 
     def read(self, name: str) -> np.ndarray:
-        """Reads a variable of numbers in its stored type.
+        """Reads a numeric variable in its stored type.
 
         Raises:
-            InputError: its data is damaged, or holds no numbers.
+            InputError: the data is damaged or not numeric.
         """
         try:
             if not self._entries[name].is_numeric:
                 raise TypeError("strings")
             return self._reader.get_tensor(name)
-        except Exception as error:  # A damaged file can raise any of TensorFlow's.
+        except Exception as error:  # A damaged file can raise any of TensorFlow's errors.
             raise InputError(
                 f"{self.path}: cannot read {name}, expected a whole array of shape {self.shapes.get(name)}, found: "
                 f"{first_line(error)}. Fetch the checkpoint again."
             ) from error
 
     def read_string(self, name: str, most_bytes: int) -> bytes:
-        """Reads a variable of one string; TensorFlow would take the memory that the string's own length asks for.
+        """Reads a variable of one string. TensorFlow would allocate whatever length the string claims.
 
         Raises:
-            ValueError: it is damaged, or has more bytes.
+            ValueError: the string is damaged, or has more than `most_bytes`.
         """
         entry = self._entries[name]
         with open(self._files[entry.shard], "rb") as file:
@@ -217,7 +217,7 @@ def _entry(value: bytes) -> Entry:
     message = tensor_bundle_pb2.BundleEntryProto.FromString(value)
     shape, dtype = tuple(axis.size for axis in message.shape.dim), tf.as_dtype(message.dtype)
     numbers = (*shape, message.shard_id, message.offset, message.size)
-    # TensorFlow multiplies the axes, even if another one is zero.
+    # TensorFlow multiplies all axes, even if one of them is zero.
     is_possible = len(shape) <= _MOST_AXES and math.prod(max(axis, 1) for axis in shape) <= _MOST_NUMBERS
     if min(numbers) < 0 or not is_possible or message.slices:
         raise ValueError(f"a variable in parts, or of shape {shape[:_MOST_AXES]}")
@@ -228,7 +228,7 @@ def _entry(value: bytes) -> Entry:
 
 
 def _block(content: bytes, start: int, size: int) -> Iterator[tuple[bytes, bytes]]:
-    """Yields the keys and values of a block; each key continues the one before it."""
+    """Yields the keys and values of a block; each key is stored without the prefix that it shares with the last one."""
     if start + size + _TRAILER > len(content) or content[start + size]:
         raise ValueError("a block that is compressed, or beyond the file")
     block = content[start : start + size]
@@ -248,7 +248,14 @@ def _block(content: bytes, start: int, size: int) -> Iterator[tuple[bytes, bytes
 
 
 def varints(data: bytes, place: int, count: int) -> tuple[list[int], int]:
-    """Reads numbers of seven bits a byte, in ten bytes at most; returns them, and the place after them."""
+    """Reads varints, with seven bits per byte and at most ten bytes each.
+
+    Returns:
+        The numbers, and the position after them.
+
+    Raises:
+        ValueError: a number has more bytes.
+    """
     numbers = []
     for _ in range(count):
         number = 0

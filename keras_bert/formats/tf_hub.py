@@ -1,4 +1,4 @@
-"""Reads Google's encoders on TF-Hub and Kaggle (`bert_en_uncased_L-12_H-768_A-12/4`), SavedModels that never run here.
+"""Reads Google's encoders on TF-Hub and Kaggle (`bert_en_uncased_L-12_H-768_A-12/4`): SavedModels, which are not run.
 
 `official/nlp/tools/export_tfhub_lib.py` wrote them: `saved_model.pb`, `variables/`, `assets/vocab.txt`. The variables,
 `do_lower_case` among them, are a Model Garden checkpoint. The sizes follow from the shapes; the activation is in the
@@ -19,7 +19,7 @@ from keras_bert.formats.tensorflow_files import TensorFlowCheckpoint, search
 
 GRAPH_FILE = "saved_model.pb"
 _SETTINGS_FILES = ("keras_metadata.pb", GRAPH_FILE)  # Written by TensorFlow 2.5 and later, and by earlier versions.
-# By Keras's names of functions. Model Garden registered its own gelu, the tanh form; Keras's plain one is the erf form.
+# By Keras's names of functions. Model Garden registered its own GELU, the tanh form; Keras's own is the erf form.
 _ACTIVATIONS = {"Text>gelu": "gelu_tanh", "gelu": "gelu", **SAME_ACTIVATIONS}
 
 

@@ -1,7 +1,7 @@
 """Reads PyTorch's own file of tensors, a pickle and the numbers beside it, without torch and without unpickling.
 
-A pickle is a program. It is read here by an interpreter that knows numbers, names, containers and tensors, and nothing
-else. torch's own restricted loader runs no code either, but fills the memory: a file of 400 bytes asks it for a
+A pickle is a program. It is read here by an interpreter that knows only numbers, names, containers and tensors. torch's
+own restricted loader runs no code either, but can exhaust the memory: a file of 400 bytes can make it allocate a
 `bytearray` of any size.
 """
 
@@ -35,15 +35,15 @@ _STORAGES = {
     **{"ByteStorage": "uint8", "BoolStorage": "bool"},
 }
 _DTYPES = {f"torch.{name}": dtype for name, dtype in _STORAGES.items()}
-# Operations of pickle's second protocol, which is torch's: those that push their argument or a constant,
+# Operations of pickle's protocol 2, which torch uses. These push their argument or a constant.
 _LITERALS = ("BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "BINSTRING", "SHORT_BINSTRING", "BINUNICODE")
 _CONSTANTS = {"NONE": type(None), "NEWFALSE": bool, "NEWTRUE": lambda: True}
 _CONSTANTS |= {"EMPTY_TUPLE": tuple, "EMPTY_LIST": list, "EMPTY_DICT": dict}
-_COUNTS = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3, "APPEND": 1, "SETITEM": 2}  # and those that pop so many items.
+_COUNTS = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3, "APPEND": 1, "SETITEM": 2}  # These pop that many items.
 
 
 class Storage(NamedTuple):
-    """Numbers in the file: their type, the key of their place, and their count."""
+    """Numbers in the file: their type, the key of their storage, and their count."""
 
     dtype: np.dtype
     key: str
@@ -64,11 +64,11 @@ class Tensor(NamedTuple):
 
     @property
     def num_bytes(self) -> int:
-        """The bytes that it takes as an array."""
+        """The number of bytes that the tensor takes as an array."""
         return math.prod(self.shape) * self.storage.dtype.itemsize
 
     def is_sound(self) -> bool:
-        """Tells whether it stays inside its storage, and does not repeat the numbers there."""
+        """Returns whether the tensor stays inside its storage, and has no more numbers than the storage."""
         numbers = (self.storage.count, self.offset, *self.shape, *self.strides)
         if not all(isinstance(number, int) and number >= 0 for number in numbers):
             return False
@@ -77,7 +77,7 @@ class Tensor(NamedTuple):
 
 
 def _interpret(stream: BinaryIO):
-    """Computes what a pickle stands for: a stack machine of the operations that torch writes, and of no others."""
+    """Evaluates a pickle on a stack machine that has only the operations that torch writes."""
     stack, stacks_below, memo = [], [], {}
     for operation, argument, _ in pickletools.genops(stream):
         name = operation.name
@@ -98,7 +98,7 @@ def _interpret(stream: BinaryIO):
         elif name in _COUNTS:
             _take(stack, name, [stack.pop() for _ in range(_COUNTS[name])][::-1])
         elif name == "GLOBAL":
-            stack.append(argument.replace(" ", "."))  # A name of a function or type, which is not imported.
+            stack.append(argument.replace(" ", "."))  # The name of a function or type, which is not imported.
             if stack[-1] not in (_ORDERED_DICT, _PARAMETER, *_TENSORS, *_DTYPES):
                 raise pickle.UnpicklingError(f"it names {stack[-1][:99]}, which is no part of a tensor")
         elif name == "BINPERSID":
@@ -114,9 +114,9 @@ def _interpret(stream: BinaryIO):
 
 
 def _take(stack: list, operation: str, items: list) -> None:
-    """Makes a tuple of items on top of the stack, or adds them to the list or dictionary there."""
+    """Pushes a tuple of items on the stack, or adds them to the list or dictionary on its top."""
     if "TUPLE" in operation:
-        # Tuples that hold one tuple twice, level upon level, take few bytes, but exponential time to hash and print.
+        # Tuples that hold one tuple twice, over many levels, take few bytes, but exponential time to hash or print.
         inner = [number for item in items if type(item) is tuple for number in item]
         if len(items) > _MOST_AXES or not all(isinstance(number, int | float) for number in inner):
             raise pickle.UnpicklingError("it has a tuple that no tensor needs")
@@ -128,7 +128,7 @@ def _take(stack: list, operation: str, items: list) -> None:
 
 
 def _named(items: Iterable[tuple]) -> dict[str, object]:
-    # Numbers can be chosen so that a dictionary of them takes quadratic time.
+    # Numbers could be chosen to collide, so that a dictionary of them takes quadratic time.
     items = list(items)
     if not all(isinstance(name, str) for name, _ in items):
         raise pickle.UnpicklingError("it names something by something else than a string")
@@ -142,7 +142,7 @@ def _storage(kind: str, storage: str, key: str, location: str, count: int, *view
 
 
 def _call(function: str, arguments: tuple):
-    """Returns what a function of torch's, or a type, makes of its arguments."""
+    """Returns the result of calling a function of torch's, or a type."""
     if function == _PARAMETER:
         return arguments[0]
     if function in _TENSORS:
@@ -153,7 +153,7 @@ def _call(function: str, arguments: tuple):
         return tensor
     ordered = _named(itertools.chain(*arguments))
     for items in arguments:
-        items.clear()  # Else few bytes could copy one list again and again.
+        items.clear()  # Otherwise a few bytes could copy one list again and again.
     return ordered
 
 
@@ -164,9 +164,9 @@ def open_torch_file(path: str) -> dict[str, StoredTensor]:
         The tensors by name, in their stored types.
 
     Raises:
-        InputError: the file is damaged, or it holds something else than tensors by name.
+        InputError: the file is damaged, or holds something other than tensors by name.
     """
-    import tensorflow  # noqa: F401  It teaches NumPy bfloat16.
+    import tensorflow  # noqa: F401  Registers bfloat16 with NumPy.
 
     with parsing(path, "PyTorch file of tensors"), open(path, "rb") as file:
         content, offsets = _read_zip(path) if file.read(2) == b"PK" else _read_old(file)
@@ -186,7 +186,7 @@ def open_torch_file(path: str) -> dict[str, StoredTensor]:
 
 
 def _read_zip(path: str) -> tuple[object, dict[str, int]]:
-    """Reads the file of torch 1.6 and later: its content, and the place of each storage in the file by its key."""
+    """Reads the file of torch 1.6 and later; returns its content, and the offset of each storage by its key."""
     with open_archive(path) as archive:
         for member in archive.infolist():
             check_zip_member(path, member)
@@ -205,7 +205,7 @@ def _read_zip(path: str) -> tuple[object, dict[str, int]]:
 
 
 def _read_old(file: BinaryIO) -> tuple[object, dict[str, int]]:
-    """Reads the file of earlier versions, five pickles and the storages one after another; returns as `_read_zip`."""
+    """Reads the file of earlier versions, five pickles followed by the storages; returns the same as `_read_zip`."""
     file.seek(0)
     _magic, _version, system, content, keys = (_load(file) for _ in range(5))
     _check_order(system["little_endian"])
@@ -223,7 +223,7 @@ def _check_order(is_little_endian: bool) -> None:
 
 
 def _load(file: BinaryIO):
-    """Reads one pickle of a file, to its end."""
+    """Reads one pickle, and leaves the file at its end."""
     start = file.tell()
     stream = io.BytesIO(file.read(_MOST_PICKLE))
     content = _interpret(stream)

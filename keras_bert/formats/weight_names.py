@@ -1,8 +1,8 @@
 """The table of weight names: which tensors of a foreign checkpoint hold each of our variables, and in which layout.
 
-A row of `weight_names.csv` names one layer in every format; nothing stands where a format has no such layer. The
+A row of `weight_names.csv` names one layer in every format; a cell is empty if the format has no such layer. The
 encoder comes first, then the heads. `_PARTS` adds the endings and layouts of a layer's variables, by its kind. In a
-name, `{i}` is the number of the encoder layer, and `*` stands for `query`, `key` and `value`, which are one product
+name, `{i}` is the number of the encoder layer, and `*` stands for `query`, `key` and `value`, which are one kernel
 here; `?` stands for their initials. DistilBERT and ELECTRA have names of their own in Hugging Face's format. A name of
 Model Garden's is the layer's place in the object graph of `BertPretrainerV2`, below its encoder. KerasHub has two of
 the heads, in its BertMaskedLM and its BertTextClassifier. `embedding` is sentence-transformers' Dense.
@@ -25,7 +25,7 @@ with open(os.path.join(os.path.dirname(__file__), "weight_names.csv"), encoding=
 HEADS = tuple(dict.fromkeys(row["head"] for row in _TABLE if row["head"]))
 POOLER = "pooled_dense"
 
-# The layout of a foreign tensor: as here; turned, (O, H); or with the heads on axes of their own.
+# The layout of a foreign tensor: as here; transposed, (O, H); or with a separate axis for the heads.
 AS_HERE, TURNED, HEADS_LAST, HEADS_FIRST = "as here", "turned", "(H, N, D)", "(N, D, H)"
 
 _KINDS_OF_DENSE = ("attention_in", "attention_out", "dense", "head")
@@ -56,7 +56,7 @@ _PARTS = {
     },
 }
 _PARTS[DISTILBERT] = _PARTS[ELECTRA] = _PARTS[HUGGING_FACE]
-_PARTS[MODEL_GARDEN] = _PARTS[KERAS_HUB]  # Keras took its attention over from Model Garden.
+_PARTS[MODEL_GARDEN] = _PARTS[KERAS_HUB]  # Keras's attention layer comes from Model Garden.
 
 
 class WeightSource(NamedTuple):
@@ -64,7 +64,7 @@ class WeightSource(NamedTuple):
 
     Attributes:
         path: str, Keras path of our variable.
-        names: tuple of str, the foreign tensors; several lie side by side on our last axis.
+        names: tuple of str, the foreign tensors; several are concatenated on our last axis.
         layout: str, one of `AS_HERE`, `TURNED`, `HEADS_LAST`, `HEADS_FIRST`.
     """
 
@@ -81,7 +81,7 @@ def encoder_sources(format_name: str, num_layers: int) -> list[WeightSource]:
 
 
 def head_sources(format_name: str, head: str) -> list[WeightSource]:
-    """Lists the sources of a head's variables; empty where the format has no such head."""
+    """Lists the sources of a head's variables; the list is empty if the format has no such head."""
     return [source for row in _TABLE if row["head"] == head for source in _sources(format_name, row, 0)]
 
 
@@ -97,7 +97,7 @@ def _sources(format_name: str, row: dict[str, str], index: int) -> list[WeightSo
 
 
 def shape_to_ours(shapes: list[tuple[int, ...]], source: WeightSource) -> tuple:
-    """Returns the shape that `to_ours` makes of arrays with these shapes; all of them if they do not fit together."""
+    """Returns the shape of `to_ours` for arrays of these shapes, or all of the shapes if they do not fit together."""
     if source.layout == TURNED:
         shapes = [shape[::-1] for shape in shapes]
     elif source.layout == HEADS_LAST:
@@ -121,7 +121,7 @@ def to_ours(arrays: list[np.ndarray], source: WeightSource) -> np.ndarray:
 
 
 def to_theirs(value: np.ndarray, source: WeightSource, num_heads: int) -> list[np.ndarray]:
-    """Takes one of our variables apart into the foreign tensors, in the order of `source.names`."""
+    """Splits one of our variables into the foreign tensors, in the order of `source.names`."""
     arrays = np.split(value, len(source.names), axis=-1)
     if source.layout == TURNED:
         arrays = [array.T for array in arrays]
