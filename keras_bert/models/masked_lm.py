@@ -19,7 +19,7 @@ from keras_bert.tokenization.preprocessor import BertPreprocessor
 
 @keras.saving.register_keras_serializable(package="keras_bert")
 class BertMaskedLMPreprocessor(BertPreprocessor):
-    """Encodes texts and masks some of their tokens, chosen anew at every call.
+    """Encodes texts and masks some of their tokens, chosen at random at every call.
 
     By default 80% of the chosen tokens become [MASK], 10% a random token, and 10% stay (paper, section 3.1). It needs
     tensorflow-text.
@@ -27,9 +27,10 @@ class BertMaskedLMPreprocessor(BertPreprocessor):
     Args:
         tokenizer, sequence_length, pad_to_longest: as in `BertPreprocessor`.
         mask_selection_rate: float, share of the tokens that are chosen.
-        mask_selection_length: int, P, the most tokens chosen; None: that share of `sequence_length`, rounded up.
+        mask_selection_length: int, P, largest number of tokens chosen; None: that share of `sequence_length`, rounded
+            up.
         mask_token_rate: float, share of the chosen tokens that become [MASK].
-        random_token_rate: float, share of the chosen tokens that become any other token; the rest stays.
+        random_token_rate: float, share of the chosen tokens that become a random token; the rest is unchanged.
 
     Call arguments:
         x: as in `BertPreprocessor`.
@@ -62,7 +63,7 @@ class BertMaskedLMPreprocessor(BertPreprocessor):
 
     @tf.autograph.experimental.do_not_convert  # As in `encode`.
     def mask(self, features: dict[str, tf.Tensor]) -> tuple[dict, tf.Tensor, tf.Tensor]:
-        """Masks encoded texts: returns features, labels and weights as a call does."""
+        """Masks encoded texts; returns features, labels and weights as a call does."""
         tokenizer, token_ids = self.tokenizer, features["token_ids"]
         mask = keras_nlp.layers.MaskedLMMaskGenerator(
             tokenizer.vocabulary_size(),
@@ -84,19 +85,19 @@ class BertMaskedLMPreprocessor(BertPreprocessor):
 class BertMaskedLM(BertTask, keras_nlp.models.MaskedLM):
     """Backbone with a masked-LM head, whose output kernel is the token table.
 
-    `fit` takes texts alone, and masks them anew in every epoch: see `BertMaskedLMPreprocessor`. The loss is the cross
-    entropy of the masked tokens, averaged over those of a batch.
+    `fit` takes only texts, and masks them differently in every epoch: see `BertMaskedLMPreprocessor`. The loss is the
+    cross entropy of the masked tokens, averaged over those of a batch.
 
-    `answer` takes texts with `[MASK]` in them. For each mask it gives the `top_k` likeliest `tokens`, 5 by default,
-    with their `probabilities`, and the mask's character in the text as one of `positions`; `num_masks` counts those
-    that were read.
+    `answer` takes texts with `[MASK]` in them. For each mask it returns the `top_k` most probable `tokens`, 5 by
+    default, with their `probabilities`, and in `positions` the index of the mask's first character in the text;
+    `num_masks` counts the masks that were read.
 
     Inputs: the backbone's, and `mask_positions`, int32 of shape (B, P). Output: float32 logits of shape (B, P, V).
 
     Args:
         backbone: BertBackbone.
         preprocessor: BertMaskedLMPreprocessor, or None.
-        masked_lm_activation: str, as `BertConfig.activation`; None: the backbone's, as in google-research/bert.
+        masked_lm_activation: str, a `BertConfig.activation`; None: the backbone's, as in google-research/bert.
         masked_lm_layer_norm_epsilon: float; None: the backbone's. KerasHub's heads have `"gelu"` and 1e-5.
         **kwargs: as in `BertTextClassifier`.
     """
@@ -127,7 +128,7 @@ class BertMaskedLM(BertTask, keras_nlp.models.MaskedLM):
 
 
 def masked_lm_head(backbone: BertBackbone, activation: str | None, layer_norm_epsilon: float | None) -> MaskedLMHead:
-    """Returns the head of a backbone, as the constructor of `BertMaskedLM` describes it."""
+    """Returns a masked-LM head for a backbone; the arguments are those of `BertMaskedLM`."""
     return MaskedLMHead(
         backbone.token_embedding,
         activation=activation or backbone.activation,

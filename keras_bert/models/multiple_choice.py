@@ -18,14 +18,14 @@ from keras_bert.tokenization.preprocessor import BertPreprocessor
 
 @keras.saving.register_keras_serializable(package="keras_bert")
 class BertMultipleChoicePreprocessor(BertPreprocessor):
-    """Makes a sequence of each choice, `[CLS] context [SEP] choice [SEP]`.
+    """Encodes each choice as a sequence, `[CLS] context [SEP] choice [SEP]`.
 
     Args:
         tokenizer, sequence_length, pad_to_longest: as in `BertPreprocessor`.
 
     Call arguments:
         x: tuple of contexts, string, shape (B,), and choices, string, shape (B, K).
-        y: int, shape (B,), the right choice, or None.
+        y: int, shape (B,), the index of the right choice, or None.
         sample_weight: float, shape (B,), or None.
 
     Returns:
@@ -44,7 +44,7 @@ class BertMultipleChoicePreprocessor(BertPreprocessor):
 
 @keras.saving.register_keras_serializable(package="keras_bert")
 class FlattenChoices(keras.layers.Layer):
-    """Turns `[B, K, S]` into `[B * K, S]`: for the encoder each choice is a sequence of its own."""
+    """Turns `[B, K, S]` into `[B * K, S]`, since each choice is a sequence of its own for the encoder."""
 
     def call(self, inputs):
         return ops.reshape(inputs, (-1, ops.shape(inputs)[-1]))
@@ -59,14 +59,14 @@ class BertMultipleChoice(BertTask, keras_nlp.models.Task):
 
         logits[b, k] = v . pooled_output[b, k] + c
 
-    The paper has only v. The bias c, which transformers' `BertForMultipleChoice` has too, adds the same to all logits
-    of a row, so that neither the softmax over choices nor the loss depends on it.
+    The paper has only v. The bias c, which transformers' `BertForMultipleChoice` has too, adds the same number to all
+    logits of a row, so neither the softmax over choices nor the loss depends on it.
 
-    `fit` takes contexts and choices, with the number of the right choice: see `BertMultipleChoicePreprocessor`. The
+    `fit` takes contexts and choices, with the index of the right choice: see `BertMultipleChoicePreprocessor`. The
     loss is the cross entropy of the softmax over the choices.
 
-    `answer` takes contexts and choices, too, or one of each. It gives the number of the best as `choice`, its text as
-    `choice_text`, its probability as `score`, and the `probabilities` of all.
+    `answer` takes contexts and their choices, or a single context with its choices. It returns the index of the best
+    choice as `choice`, its text as `choice_text`, its probability as `score`, and the `probabilities` of all choices.
 
     Inputs: the backbone's, with an axis of choices: int32, shape (B, K, S). Output: float32 logits of shape (B, K).
 

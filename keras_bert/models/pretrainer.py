@@ -17,7 +17,7 @@ from keras_bert.models.task import BertTask, cross_entropy
 
 @keras.saving.register_keras_serializable(package="keras_bert")
 class BertPretrainerPreprocessor(BertMaskedLMPreprocessor):
-    """Encodes pairs of texts and masks some of their tokens, chosen anew at every call.
+    """Encodes pairs of texts and masks some of their tokens, chosen at random at every call.
 
     Args:
         tokenizer, sequence_length, pad_to_longest, mask_selection_rate, mask_selection_length, mask_token_rate,
@@ -29,7 +29,7 @@ class BertPretrainerPreprocessor(BertMaskedLMPreprocessor):
         sample_weight: None.
 
     Returns:
-        Tuple of features, labels and weights: the latter dicts of `masked_lm`, shape (B, P), and, with `y`,
+        Tuple of features, labels and weights. The latter two are dicts of `masked_lm`, shape (B, P), and, with `y`,
         `next_sentence`, shape (B,).
     """
 
@@ -48,23 +48,23 @@ class BertPretrainerPreprocessor(BertMaskedLMPreprocessor):
 class BertPretrainer(BertTask, keras_nlp.models.Task):
     """The backbone with both heads of pre-training.
 
-    `fit` takes pairs of texts with next-sentence labels, and masks the texts anew in every epoch: see
+    `fit` takes pairs of texts with next-sentence labels, and masks the texts differently in every epoch: see
     `BertPretrainerPreprocessor`. The loss is the sum of both heads' cross entropies. `bert-pretrain` reads prepared
-    records instead, in which the next sentences are already chosen. `answer` is that of `BertMaskedLM`.
+    records instead, in which the next sentences are already chosen. `answer` is the same as in `BertMaskedLM`.
 
     Inputs, a dict of int32: `token_ids`, `segment_ids`, `padding_mask` of shape (B, S), `mask_positions` (B, P).
     Outputs, a dict of float32 logits: `masked_lm` (B, P, V); `next_sentence` (B, 2), where class 1 is a random next
     segment and class 0 the actual one (google-research/bert create_pretraining_data.py:130).
 
-    On a backbone of layout `"packed"`, `padding_mask` holds the numbers of the examples, another input
+    On a backbone of layout `"packed"`, `padding_mask` holds the numbers of the examples, a further input
     `first_positions` (B, K) holds the position where each example begins, and `next_sentence` has shape (B, K, 2). A
-    preprocessor cannot pack texts: pass `layout="rectangular"` to `from_preset` for such a preset.
+    preprocessor cannot pack texts: to use one with such a preset, pass `layout="rectangular"` to `from_preset`.
 
     Args:
         backbone: BertBackbone.
         masked_lm_activation, masked_lm_layer_norm_epsilon: as in `BertMaskedLM`.
         preprocessor: BertPretrainerPreprocessor, or None.
-        use_next_sentence: bool; False leaves that head out (paper, section 5.1, "No NSP"); the pooler stays random.
+        use_next_sentence: bool; False leaves that head out (paper, section 5.1, "No NSP"), and the pooler untrained.
         **kwargs: as in `BertTextClassifier`.
     """
 
@@ -95,7 +95,7 @@ class BertPretrainer(BertTask, keras_nlp.models.Task):
         outputs = {"masked_lm": masked_lm(encoded["sequence_output"], mask_positions=inputs["mask_positions"])}
         pooled = encoded["pooled_output"]
         if backbone.layout == "packed":
-            # Records hold it, with or without the head.
+            # Records have this input with or without the head.
             inputs["first_positions"] = keras.Input((None,), dtype="int32", name="first_positions")
             pooled = _pool_each(backbone, encoded["sequence_output"], inputs)
         if use_next_sentence:
@@ -110,7 +110,7 @@ class BertPretrainer(BertTask, keras_nlp.models.Task):
 
 
 def _pool_each(backbone: BertBackbone, sequence_output, inputs: dict):
-    """Pools every example of packed sequences, as the backbone pools one: [B, K, H]."""
+    """Pools every example of packed sequences as the backbone pools the first: [B, K, H]."""
     positions = inputs["first_positions"]
     if backbone.attention == "left_to_right":
         positions = LastPositions(name="last_positions")(inputs["padding_mask"], first_positions=positions)

@@ -8,26 +8,22 @@ import tensorflow as tf
 
 
 def read_rows(name: str, rows):
-    """Returns rows as tf.data takes them: a tensor, which may be split, and a ragged one of lists of different lengths.
+    """Converts rows to a tensor; lists of different lengths become a ragged one.
 
     Args:
-        name: of the argument that has the rows, for messages.
+        name: name of the argument that has the rows, for messages.
         rows: list, pandas Series or DataFrame of one column, or array of objects or floats; a tuple or dict of them;
-            anything else is returned as it is.
+            anything else is returned unchanged.
 
     Raises:
-        ValueError: there are no rows, or one is missing, such as an empty cell of pandas, or NaN; or `x` is a DataFrame
-            of several columns.
+        ValueError: there are no rows, or a value is missing: None, NaN or an empty cell of pandas.
     """
     if isinstance(rows, tuple):
         return tuple(read_rows(name, column) for column in rows)
     if isinstance(rows, dict):
         return {key: read_rows(name, column) for key, column in rows.items()}
-    if hasattr(rows, "iloc") and rows.ndim == 2:  # A DataFrame.
-        if rows.shape[1] == 1:
-            return read_rows(name, rows.iloc[:, 0])
-        if name == "x":
-            raise ValueError(f"`x` must be a column, or a tuple of columns. Received: the columns {list(rows.columns)}")
+    if hasattr(rows, "iloc") and rows.shape[1:] == (1,):  # A DataFrame.
+        return read_rows(name, rows.iloc[:, 0])
     is_checked = isinstance(rows, np.ndarray) and rows.dtype.kind in "fOUS"
     if not (isinstance(rows, list) or hasattr(rows, "isna") or is_checked) or getattr(rows, "ndim", 1) != 1:
         return rows
@@ -42,7 +38,7 @@ def read_rows(name: str, rows):
 
 
 def read_examples(x, y, sample_weight=None) -> tuple:
-    """Returns all three as `read_rows` does; raises ValueError as that does, or if their columns differ in length."""
+    """Returns all three as `read_rows` does; raises ValueError as it does, or if their columns differ in length."""
     examples = read_rows("x", x), read_rows("y", y), read_rows("sample_weight", sample_weight)
     check_lengths("`x`, `y` and `sample_weight`", examples)
     return examples
@@ -56,15 +52,15 @@ def check_lengths(names: str, columns) -> None:
 
 
 def has_rows(columns) -> bool:
-    """Tells whether there are columns whose rows can be told apart, and no dataset or generator."""
+    """Returns whether `columns` are arrays or tensors, rather than None, a dataset or a generator."""
     return columns is not None and all(hasattr(column, "shape") for column in _flatten(columns))
 
 
 def split_rows(columns, share: float) -> tuple:
-    """Returns the first rows, and the last ones, which are `share` of all.
+    """Returns the first rows, and the last ones, which are the given `share` of all.
 
     Raises:
-        ValueError: the first or the last are none.
+        ValueError: either part would be empty.
     """
     count = _flatten(columns)[0].shape[0]
     end = math.floor(count * (1.0 - share))
@@ -77,9 +73,9 @@ def make_batches(columns, batch_size: int | None = None, shuffle: bool = False) 
     """Returns batches of rows.
 
     Args:
-        columns: of one length, nested in tuples and dicts; None among them stays None.
-        batch_size: None: 32, as in Keras.
-        shuffle: whether each epoch draws another order.
+        columns: arrays or tensors of the same length, nested in tuples and dicts; None among them stays None.
+        batch_size: int; None: 32, as in Keras.
+        shuffle: bool, whether to draw a new order in each epoch.
     """
     columns = _map(_as_tensor, columns)
     rows = tf.data.Dataset.range(_flatten(columns)[0].shape[0])

@@ -19,23 +19,23 @@ _LONGEST_QUERY = 64  # google-research/bert run_squad.py, --max_query_length
 
 @keras.saving.register_keras_serializable(package="keras_bert")
 class BertSpanLabelerPreprocessor(BertPreprocessor):
-    """Makes `[CLS] question [SEP] context [SEP]`, and finds the tokens of the answer.
+    """Encodes `[CLS] question [SEP] context [SEP]`, and finds the tokens of the answer.
 
     A context that does not fit is cut off at its end; an answer that is cut off counts as missing. `bert-squad` instead
     slides a window over long contexts.
 
     Args:
         tokenizer, sequence_length, pad_to_longest: as in `BertPreprocessor`.
-        max_query_length: int, the most tokens of a question.
+        max_query_length: int, largest number of tokens of a question that are read.
 
     Call arguments:
         x: tuple of questions and contexts, string, shape (B,) each.
         y: one of
-            - string, shape (B,): the answers, each at its first place in the context; "" where there is none.
+            - string, shape (B,): the answers, each at its first occurrence in the context; "" where there is none.
             - tuple of int and string, shape (B,) each: the character at which the answer starts, and its text, as in
               SQuAD's files; -1 or "" where there is none.
             - tuple of int and int: the character at which it starts, and the one after its last.
-            A text that does not stand there raises InvalidArgumentError.
+            An answer that is not found there raises tf.errors.InvalidArgumentError.
         sample_weight: float, shape (B,), or None.
 
     Returns:
@@ -109,9 +109,9 @@ class BertSpanLabeler(BertTask, keras_nlp.models.Task):
     There is no dropout before the head (google-research/bert run_squad.py: create_model). `fit` takes questions and
     contexts, with answers: see `BertSpanLabelerPreprocessor`. The loss is `SpanLoss`.
 
-    `answer` takes questions and contexts of any length, read in windows, or one of each. It gives the `answer`, its
-    place in the context from the character `start` to before `end`, its probability as `score`, the `nbest_answers`
-    with theirs, and `null_score`: how much higher "no answer" is scored than the best answer. Settings are
+    `answer` takes questions and contexts of any length, read in windows, or one of each. It returns the `answer`, the
+    characters where it starts and ends (exclusive) as `start` and `end`, its probability as `score`, the
+    `nbest_answers` with theirs, and `null_score`: how much higher "no answer" scores than the best answer. Settings are
     `doc_stride`, 128 tokens from one window to the next, `max_tokens` as in `BertTokenClassifier`, and those of
     `bert-squad`: `max_query_length`, `n_best_size`, `max_answer_length`, `version_2_with_negative` and
     `null_score_diff_threshold`.
@@ -141,7 +141,7 @@ class BertSpanLabeler(BertTask, keras_nlp.models.Task):
         super().__init__(inputs=backbone.input, outputs=head(tokens), **kwargs)
 
     def _make_answers(self, preprocessor, **settings):
-        # As its `call`, it leaves room for the context, however short the sequences are.
+        # Like the preprocessor's `call`, this leaves room for the context, however short the sequences are.
         longest = min(preprocessor.max_query_length, preprocessor.sequence_length - 4)
         return SpanAnswers(self, preprocessor, **{"max_query_length": longest, **settings})
 
@@ -157,7 +157,7 @@ class SpanLoss(keras.losses.Loss):
     """Mean over a batch of (cross entropy of the first token + cross entropy of the last) / 2.
 
     Each is a softmax over the sequence's tokens (paper, section 4.2; google-research/bert run_squad.py: compute_loss).
-    Padding is left out, so that the loss does not depend on its length.
+    Padding is masked, so that the loss does not depend on its length.
 
     Call arguments:
         y_true: int32, shape (B, 3): first position, last position, number of tokens.

@@ -25,16 +25,16 @@ from keras_bert.models.rows import check_lengths, has_rows, make_batches, read_e
 from keras_bert.presets import catalog, tokenizers, weights
 from keras_bert.tokenization.preprocessor import BertPreprocessor
 
-_OF_ONE_LENGTH = {"doc_stride", "max_query_length"}  # Settings of `answer` that another length may not allow,
-_OF_ONE_HEAD = {"temperature", "thresholds"}  # and those that suit the outputs of one head alone.
+_OF_ONE_LENGTH = {"doc_stride", "max_query_length"}  # Settings of `answer` that may not fit another sequence length.
+_OF_ONE_HEAD = {"temperature", "thresholds"}  # Settings of `answer` that fit the outputs of one head only.
 _LEARNING_RATE = 5e-5  # KerasHub's default, and the largest of the paper's rates for fine-tuning (appendix A.3).
 
 
 class BertTask:
     """Adds to KerasHub's `Task` what the models of this package share: a backbone with heads, a preprocessor for texts.
 
-    With a preprocessor, `fit`, `evaluate` and `predict` take texts; without one they take what it returns. Calling the
-    model always takes encoded features. `compile()` has defaults for optimizer, loss and metrics.
+    With a preprocessor, `fit`, `evaluate` and `predict` take texts; without one they take what a preprocessor returns.
+    Calling the model always takes encoded features. `compile()` has defaults for optimizer, loss and metrics.
 
     This is a mixin, since Keras cannot make a functional model of a class with two bases that are models. Subclasses
     build the model in their constructor, and keep its arguments as attributes of the same name.
@@ -45,11 +45,10 @@ class BertTask:
         heads_are_pretrained: whether the heads come from pre-training, so that a checkpoint should hold them.
         uses_pooler: whether any head reads `pooled_output`.
         labels: names of the classes, or None. With them, `fit` and `evaluate` also take labels as strings.
-        multi_label: whether a row has any number of labels; then `fit` takes a list of strings for each.
-        trained_settings: names of those settings of `answer` that a command writes beside its model.
-        answer_settings: settings of `answer` where the caller gives none. `from_preset` reads them from the `model/` of
-            a fine-tuning, and files keep them; if `sequence_length` or the head is another, those that do not depend on
-            it.
+        multi_label: whether a row may have any number of labels; then `fit` takes a list of strings for each.
+        trained_settings: names of the settings of `answer` that a command writes beside its model.
+        answer_settings: default settings of `answer`. `from_preset` reads them from the `model/` directory of a
+            fine-tuned model, and saved files keep them. A new `sequence_length` or head drops those that depend on it.
     """
 
     backbone_cls = BertBackbone
@@ -69,19 +68,20 @@ class BertTask:
     def answer(self, inputs, **settings):
         """Answers texts as the model's export does (`serving_default`), without padding.
 
-        The first call, and one with other settings, traces a graph, which takes seconds.
+        The first call, and each call with new settings, traces a graph, which takes seconds.
 
         Args:
-            inputs: list of str, or str for one answer; where the model reads two texts, a tuple of two such. Texts that
-                an export reads in windows may have any length.
-            **settings: settings of the model's class, such as `top_k`: docs/models.md.
+            inputs: list of str, or str for a single answer; if the model reads two texts, a tuple of two of these.
+                Texts that an export reads in windows may have any length.
+            **settings: settings of the model's class, such as `top_k`; see docs/models.md.
 
         Returns:
-            A dict for each text, or for the one: the outputs that docs/models.md lists, as Python values.
+            A list with a dict for each text, or one dict for a single text: the outputs that docs/models.md lists, as
+            Python values.
 
         Raises:
-            ValueError: the model has no preprocessor, `inputs` are not texts or have another number, shape or size, or
-                a setting is out of bounds.
+            ValueError: the model has no preprocessor, the backend is not TensorFlow, `inputs` are not texts or have the
+                wrong number, shape or size, or a setting is out of bounds.
         """
         return self._answers(**settings).rows(inputs)
 
@@ -107,9 +107,9 @@ class BertTask:
 
         Args:
             optimizer: `"auto"` is Adam with a learning rate of 5e-5.
-            loss: `"auto"` is the task's loss.
-            metrics: `"auto"` is none.
-            weighted_metrics: `"auto"` is the task's metric if `metrics` is `"auto"` too, else none.
+            loss: `"auto"` is the task's default loss.
+            metrics: `"auto"` means none.
+            weighted_metrics: `"auto"` is the task's metrics if `metrics` is `"auto"` too, else none.
             **kwargs: as in `keras.Model.compile`.
         """
         self._last_answers = None  # Layers may have changed, for example by LoRA.
@@ -152,8 +152,8 @@ class BertTask:
     ):
         """Trains the model as `keras.Model.fit` does; rows may be lists of different lengths.
 
-        Rows are in another order in each epoch, unless `shuffle` is False or `x` is a dataset. KerasHub's `fit` leaves
-        them as they are.
+        Rows are shuffled in each epoch, unless `shuffle` is False or `x` is a dataset. KerasHub's `fit` does not
+        shuffle them.
 
         Raises:
             ValueError: a row has no text or label, such as an empty cell of pandas, or columns differ in length.
@@ -169,23 +169,23 @@ class BertTask:
             held_out = make_batches(held_out, batch_size) if has_rows(held_out) else held_out
             x, y, sample_weight, batch_size = make_batches(columns, batch_size, shuffle), None, None, None
         with warnings.catch_warnings() if not self.uses_pooler else contextlib.nullcontext():
-            if not self.uses_pooler:  # The backbone keeps it for other heads.
+            if not self.uses_pooler:  # The backbone has one for other heads.
                 warnings.filterwarnings("ignore", r"Gradients do not exist for variables \['pooled_dense/[^,]*, \S*\] ")
             return super().fit(x, y, batch_size, sample_weight, held_out, shuffle=False, **kwargs)
 
     def evaluate(self, x=None, y=None, *args, **kwargs):
-        """Evaluates the model as `keras.Model.evaluate` does, on what `fit` takes."""
+        """Evaluates the model as `keras.Model.evaluate` does, on the inputs that `fit` takes."""
         return super().evaluate(*read_examples(x, y)[:2], *args, **kwargs)
 
     def predict(self, x, *args, **kwargs):
-        """Computes the outputs as `keras.Model.predict` does, of what `fit` takes."""
+        """Computes the outputs as `keras.Model.predict` does, for the inputs that `fit` takes."""
         return super().predict(read_rows("x", x), *args, **kwargs)
 
     def preprocess_samples(self, x, y=None, sample_weight=None):
         """Turns raw samples into what the model takes; runs in tf.data."""
         if self.labels and y is not None and tf.as_dtype(getattr(y, "dtype", tf.string)) == tf.string:
             y = tf.ragged.map_flat_values(lambda names: _find_labels(names, self.labels), y)
-            if self.multi_label:  # Numbers of each row's labels to 1.0 in their places.
+            if self.multi_label:  # Turns the indices of each row's labels into 0.0 or 1.0 for each label.
                 numbers = y.to_tensor(-1) if isinstance(y, tf.RaggedTensor) else y
                 padded = tf.pad(numbers, [[0, 0], [0, 1]], constant_values=-1)  # A row may have no label.
                 y = tf.reduce_max(tf.one_hot(padded, len(self.labels)), axis=-2)
@@ -212,12 +212,12 @@ class BertTask:
         return model
 
     def compile_from_config(self, config):
-        # Keras does nothing for a class with a `compile` of its own.
+        # Keras's own method does nothing for a class that overrides `compile`.
         self.compile(**keras.saving.deserialize_keras_object(config))
         self.optimizer.build(self.trainable_variables)
 
     def save_task_weights(self, filepath):
-        """Writes the heads' weights, without the optimizer's, which are twice as many as the model's."""
+        """Writes the heads' weights, without the optimizer's, which are twice as large as the model's."""
         keras.saving.save_weights(self, filepath, objects_to_skip=self._no_heads())
 
     def load_task_weights(self, filepath):
@@ -233,7 +233,7 @@ class BertTask:
         return arguments_of(cls, "backbone", "preprocessor")
 
     @classmethod
-    @keep_copies()  # Tokenizer, settings and weights are read from one.
+    @keep_copies()  # Tokenizer, settings and weights are read from the same copy.
     def from_preset(
         cls,
         preset: str | os.PathLike,
@@ -247,20 +247,20 @@ class BertTask:
 
         Args:
             preset: as in `BertBackbone.from_preset`: a name, a handle, or a path of any format.
-            load_weights: bool; False gives random weights.
+            load_weights: bool; if False, the weights are random.
             dtype: as in `BertBackbone.from_preset`.
-            sequence_length: int, the most tokens of an example; None: as the preset was saved, else as many as the
-                backbone has positions for.
-            lowercase: bool, whether texts are lower-cased, as in `BertTokenizer.from_preset`; None: the preset says.
+            sequence_length: int, largest number of tokens of an example; None: as saved in the preset, else the
+                backbone's `max_sequence_length`.
+            lowercase: bool, whether to lower-case texts, as in `BertTokenizer.from_preset`; None: the preset decides.
             **settings: arguments of the constructor, such as `labels` or `preprocessor=None`. All others, including
-                `dropout`, are settings of the backbone that differ from the preset's.
+                `dropout`, override settings of the backbone.
 
         Returns:
             The model. Its `preprocessor` is None if the preset has no tokenizer. A head that the checkpoint lacks, or
-            has in another shape, starts from random weights with a warning.
+            has in another shape, starts from random weights, with a warning.
 
         Raises:
-            InputError: as `BertBackbone.from_preset`; or nothing tells how many outputs the head has.
+            InputError: as `BertBackbone.from_preset`; or the number of the head's outputs is unknown.
         """
         own, overrides = cls._split(settings)
         # The preprocessor comes first, so that a bad tokenizer is refused before weights are downloaded.
@@ -272,7 +272,7 @@ class BertTask:
             backbone = BertBackbone.from_preset(preset, load_weights=False, dtype=dtype, **overrides)
             return cls._construct(backbone, cls._merge(stored, own, preset), preset, stored)
         with weights.open_checkpoint(preset) as checkpoint:
-            # The tensors know better than `task.json` how many outputs a head has.
+            # The tensors, rather than `task.json`, determine how many outputs a head has.
             saved = cls._as_saved(checkpoint.settings, overrides)
             overrides = weights.as_saved(checkpoint.settings, dtype=dtype, **overrides)
             own = cls._merge(saved | cls._settings_of(checkpoint), own, preset)
@@ -287,7 +287,7 @@ class BertTask:
 
     @classmethod
     def answer_settings_of(cls, preset: str | os.PathLike, checkpoint: weights.Checkpoint) -> dict:
-        """Returns the `answer_settings` that a preset or the `model/` of a training run keeps for the class."""
+        """Returns the `answer_settings` that a preset, or the `model/` directory of a run, keeps for this class."""
         kept = _task_of(cls, checkpoint.settings).get("answer_settings")
         settings = kept if isinstance(kept, dict) else {}
         if cls.trained_settings and is_file(path := os.path.join(preset, "task.json")):
@@ -296,10 +296,10 @@ class BertTask:
 
     @classmethod
     def preprocessor_of(cls, preset: str | os.PathLike, sequence_length: int | None = None, **own) -> BertPreprocessor:
-        """Returns the preprocessor that `from_preset` gives the model of a preset, with `own` of its class's."""
+        """Returns the preprocessor that `from_preset` gives a preset's model; `own` are arguments of its class."""
         settings = weights.read_settings(preset)
         if catalog.published(preset) is not None:
-            # Its settings are those of the name, and need no file. The length is in the files, where there are some.
+            # A name's settings need no files, but do not include the length, which is in the files if there are any.
             with contextlib.suppress(InputError), catalog.located(preset) as place:
                 settings = weights.read_settings(place)
         saved, positions = _task_of(cls, settings).get("sequence_length"), own.get("max_sequence_length")
@@ -311,11 +311,11 @@ class BertTask:
         """Builds the model of an open checkpoint, without a preprocessor.
 
         Args:
-            checkpoint: an open one. Only the sizes of a saved preset's settings count.
+            checkpoint: an open checkpoint. The `layout`, `dtype` and `trainable` that it was saved with are ignored.
             dtype, **settings: as in `from_preset`.
 
         Returns:
-            The model. A head that the checkpoint lacks, or has in another shape, starts from random weights. There is a
+            The model. A head that the checkpoint lacks, or has in another shape, starts from random weights; there is a
             warning if the shape differs, or if the head is one of pre-training.
 
         Raises:
@@ -327,7 +327,7 @@ class BertTask:
 
     @classmethod
     def has_head(cls, checkpoint: weights.Checkpoint) -> bool:
-        """Tells whether a checkpoint has what the model needs besides the encoder."""
+        """Returns whether a checkpoint has the weights that the model needs besides the encoder's."""
         return cls.heads[0] in checkpoint.heads
 
     @classmethod
@@ -404,13 +404,13 @@ class LabeledTask(BertTask):
             raise ValueError(f"`pooling` must be {allowed}. Received: pooling={pooling!r}")
         if multi_label and not self.uses_pooler:
             raise ValueError(f"`multi_label` must be False for a head on every token. Received: {multi_label=}")
-        labels = None if labels is None else list(labels)  # Those of a column's `unique()` are an array.
+        labels = None if labels is None else list(labels)  # pandas' `unique()` returns an array.
         num_classes = len(labels) if num_classes is None and labels else num_classes
         if num_classes is None or num_classes < 1:
             raise ValueError(f"`num_classes` must be at least 1. Received: num_classes={num_classes}")
-        # Numbers in `y` are those of the classes, so that numbers as labels would be another order of the same.
+        # Numbers in `y` are class indices, so labels that are numbers would be ambiguous.
         if labels and not (isinstance(labels[0], str) and len(set(labels)) == len(labels) == num_classes):
-            raise ValueError(f"`labels` must be str, a name of its own for each. Received: {num_classes=}, {labels=}")
+            raise ValueError(f"`labels` must be distinct str, one per class. Received: {num_classes=}, {labels=}")
         keep_arguments(self, locals())
 
         # === Layers ===
@@ -432,11 +432,11 @@ class LabeledTask(BertTask):
 
         Args:
             *args, **kwargs: as in `keras.Model.fit`.
-            class_weight: dict of class numbers, or of names of `labels`, and the weights of their examples in the loss;
+            class_weight: dict from class indices, or names in `labels`, to the weights of their examples in the loss;
                 1.0 for a class that is left out.
 
         Raises:
-            ValueError: `class_weight` names no class of the model, or examples have not one class each.
+            ValueError: `class_weight` has an unknown class, or the task does not give each example one class.
         """
         if class_weight is not None:
             count = self.output_shape[-1]
@@ -497,7 +497,7 @@ class LabeledTask(BertTask):
 
 @keras.saving.register_keras_serializable(package="keras_bert")
 class MicroF1(keras.metrics.F1Score):
-    """F1 of all labels of all rows together; a label counts as given from a probability of one half.
+    """F1 over all labels of all rows together; a label counts as predicted if its probability is above 0.5.
 
     Args:
         from_logits: whether predictions are logits, not probabilities.
@@ -516,7 +516,7 @@ class MicroF1(keras.metrics.F1Score):
 
 
 def cross_entropy(from_logits: bool = True) -> keras.losses.Loss:
-    """Returns the cross entropy, averaged by the samples' weights, as transformers averages labelled tokens.
+    """Returns the cross entropy, averaged by the samples' weights, as transformers averages over labelled tokens.
 
     Keras's default divides by the number of all tokens, so that padding would reduce the loss.
     """
@@ -524,7 +524,7 @@ def cross_entropy(from_logits: bool = True) -> keras.losses.Loss:
 
 
 def load_weights(model: BertTask, checkpoint: weights.Checkpoint) -> list[str]:
-    """Loads the checkpoint's encoder into a task, and the heads that fit; returns those of other shapes and warns."""
+    """Loads the checkpoint's encoder and the heads that fit into a task; warns of and returns heads of other shapes."""
     misfits = []
     for layer in (layer for layer in model.layers if layer.name in model.heads and not model.heads_are_pretrained):
         held = [variable for variable in layer.weights if variable.path in checkpoint.tensors]
@@ -541,7 +541,7 @@ def load_weights(model: BertTask, checkpoint: weights.Checkpoint) -> list[str]:
 
 
 def _find_labels(names: tf.Tensor, labels: list[str]) -> tf.Tensor:
-    """Returns the number of each label: string (...) to int32 (...)."""
+    """Returns the index of each label: string (...) to int32 (...)."""
     is_label = tf.equal(tf.expand_dims(names, -1), tf.constant(list(labels)))
     known = tf.reduce_any(is_label, axis=-1)
     message = f"Labels must be among {', '.join(labels)}. Received:"
@@ -551,6 +551,6 @@ def _find_labels(names: tf.Tensor, labels: list[str]) -> tf.Tensor:
 
 
 def _task_of(cls: type[BertTask], saved: dict) -> dict:
-    """Returns the settings of the task model that a preset was saved from; empty if that had another class."""
+    """Returns the settings of the task model that a preset was saved from; empty if it had another class."""
     task = saved.get("task", {})
     return task if task.get("class_name") == cls.__name__ else {}

@@ -18,8 +18,8 @@ class BertTextClassifier(LabeledTask, keras_nlp.models.TextClassifier):
 
     `fit` takes texts, or pairs of texts as a tuple of two batches, with labels: int of shape (B,), str if `labels` are
     given, or float scores for a regressor. The loss is cross entropy, for a regressor the mean squared error. With
-    `multi_label` a row has any number of labels: 0.0 or 1.0 for each, float of shape (B, C), or a list of str, if
-    `labels` are given; the loss is the binary cross entropy, the mean over the classes.
+    `multi_label` a row may have any number of labels: 0.0 or 1.0 for each, float of shape (B, C), or a list of str, if
+    `labels` are given; the loss is the mean of the classes' binary cross entropies.
 
     Inputs: the backbone's. Output: float32 logits of shape (B, C), scores of shape (B, 1) for a regressor.
 
@@ -27,13 +27,14 @@ class BertTextClassifier(LabeledTask, keras_nlp.models.TextClassifier):
         backbone: BertBackbone.
         num_classes: int; 1 makes a regressor. None: the number of `labels`.
         preprocessor: BertPreprocessor, or None.
-        activation: str, of the output; `"softmax"` gives probabilities.
+        activation: str, activation of the output; `"softmax"` gives probabilities.
         dropout: float, on the pooled output; None: the backbone's (google-research/bert run_classifier.py:604: 0.1).
         labels: list of str, the classes in the order of the outputs, or None.
-        pooling: str, `"mean"`, `"cls"` or `"max"`: the head reads the real tokens pooled, as a `BertTextEmbedder` with
-            that `pooling` does, in place of the pooler; None: it reads the pooler.
-        multi_label: bool, whether a row has any number of the labels; `activation="sigmoid"` then gives probabilities.
-        **kwargs: `name`; `compile=False` leaves out the default `compile()`.
+        pooling: str, `"mean"`, `"cls"` or `"max"`: the head reads the pooled tokens, as in a `BertTextEmbedder` with
+            that `pooling`; None: it reads the backbone's pooler.
+        multi_label: bool, whether a row may have any number of the labels; `activation="sigmoid"` then gives
+            probabilities.
+        **kwargs: `name`; `compile=False` skips the default `compile()`.
 
     >>> from keras_bert import BertBackbone, BertPreprocessor, BertTokenizer
     >>> tokenizer = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad"])
@@ -43,13 +44,13 @@ class BertTextClassifier(LabeledTask, keras_nlp.models.TextClassifier):
     >>> model.predict(["good", "bad bad"], verbose=0).shape
     (2, 2)
 
-    `answer` gives the `label`, its probability as `score`, and the `probabilities` of all `labels`; or the `score` of a
-    regressor. With `multi_label` it gives the `labels` that reach their thresholds, by default one half, the likeliest
-    first, theirs as `scores`, `num_labels`, and the `probabilities` of all. Classes without labels are named by their
-    numbers. Its settings are `temperature`, which divides the logits of single labels; `thresholds`, a list of the
-    least probability with which each label is given, where a single label gives way to `"none"`; and `long_text` and
-    `max_tokens`, which say how much of a long text is read, as in docs/models.md. By default `long_text`, `temperature`
-    and `thresholds` are those of the model's training by `bert-classify`.
+    `answer` returns the `label`, its probability as `score`, and the `probabilities` of all `labels`; or the `score` of
+    a regressor. With `multi_label` it returns the `labels` that reach their thresholds, by default 0.5, the most
+    probable first, with their probabilities as `scores`, `num_labels`, and the `probabilities` of all. Classes without
+    labels are named by their indices. Its settings are `temperature`, which divides the logits of single labels;
+    `thresholds`, a list of the lowest probability at which each label is given, below which a single label becomes
+    `"none"`; and `long_text` and `max_tokens`, which say how much of a long text is read, as in docs/models.md. By
+    default `long_text`, `temperature` and `thresholds` are those of the model's training by `bert-classify`.
 
     >>> sorted(model.answer("good"))
     ['label', 'probabilities', 'score']
@@ -75,29 +76,30 @@ class BertTextClassifier(LabeledTask, keras_nlp.models.TextClassifier):
             num_texts = len(x) if isinstance(x, tuple) else 1
             self.answer_settings = {**self.answer_settings, "num_texts": num_texts}
         is_score = tf.as_dtype(getattr(y, "dtype", tf.string)).is_floating and len(y.shape) < 2
-        if is_score and self.output_shape[-1] > 1:  # The loss would round it down.
+        if is_score and self.output_shape[-1] > 1:  # The loss would round scores down.
             message = "Labels must be whole numbers. For scores make a regressor: num_classes=1."
             tf.debugging.assert_equal(y, tf.round(y), message)
         return super().preprocess_samples(x, y, sample_weight)
 
     def explain(self, inputs, label: str | None = None, method: str = "integrated_gradients"):
-        """Finds the words that an answer comes from.
+        """Explains an answer by the share of each word.
 
-        A word's share is what it adds to the log-odds of the label, log(p / (1 - p)), or to a regressor's score; one
-        below 0 speaks against it.
+        A word's share is what it adds to the log-odds of the label, log(p / (1 - p)), or to a regressor's score; a
+        negative share speaks against the answer.
 
         Args:
             inputs: as in `answer`.
             label: str, the label to explain; None: the most probable one of each text.
-            method: `"integrated_gradients"`: the shares sum up to the log-odds of the text less those of one of [PAD]
-                in place of every token (Sundararajan et al., arXiv:1703.01365). `"leave_out"`, as the signature
-                `explain` of an export: the log-odds less those of the text without the word.
+            method: `"integrated_gradients"`: the shares sum to the log-odds of the text minus those of a text with
+                [PAD] in place of every token but [CLS] and [SEP] (Sundararajan et al., arXiv:1703.01365).
+                `"leave_out"`, as in the signature `explain` of an export: a share is the log-odds minus those of the
+                text without the word.
 
         Returns:
-            A dict for each text, or for the one: `label` and its probability as `score`, or a regressor's `score`;
-            `words`, their `shares`, and the characters where they start and end (exclusive), `starts` and `ends`;
-            `num_words`. Of pairs also `texts`: 0 for a word of the first text, 1 for one of the second. Words that are
-            cut off are not listed: whatever `long_text`, a text's first sequence is explained.
+            A list with a dict for each text, or one dict for a single text: `label` and its probability as `score`, or
+            a regressor's `score`; `words`, their `shares`, and the characters where they start and end (exclusive),
+            `starts` and `ends`; `num_words`. For pairs also `texts`: 0 for a word of the first text, 1 for one of the
+            second. Words that are cut off are not listed: whatever `long_text`, a text's first sequence is explained.
 
         Raises:
             ValueError: as `answer`, or there is no such label or method.
@@ -105,7 +107,7 @@ class BertTextClassifier(LabeledTask, keras_nlp.models.TextClassifier):
         return self._answers(num_texts=self._num_texts(inputs), explained=(method, label)).rows(inputs)
 
     def _make_answers(self, preprocessor, num_texts, explained=None, **settings):
-        # `task.json` has these of every model; only those with labels know them.
+        # `task.json` has these defaults for every model, but only models with labels accept them.
         settings = dict(settings.items() - {("temperature", 1.0), ("thresholds", None)})
         is_score = self.output_shape[-1] == 1 and not self.multi_label
         unfit = {"temperature", "thresholds"} if is_score else {"temperature"} if self.multi_label else set()

@@ -26,8 +26,8 @@ class BertTextEmbedder(BertTask, keras_nlp.models.Task):
     """Backbone, pooling over the real tokens, an optional dense layer, and division by the Euclidean norm.
 
     `from_preset` reads the directories of sentence-transformers too, and `bert-convert --to_format=hugging_face` writes
-    them. `fit` takes texts with the vectors that another model has for them, float32 of shape (B, D): the loss is the
-    mean squared error (distillation, Reimers and Gurevych, arXiv:2004.09813).
+    them. `fit` takes texts with another model's vectors for them, float32 of shape (B, D): the loss is the mean squared
+    error (distillation, Reimers and Gurevych, arXiv:2004.09813).
 
     Inputs: the backbone's. Output: float32 embeddings of shape (B, D); D is H without a dense layer.
 
@@ -36,12 +36,12 @@ class BertTextEmbedder(BertTask, keras_nlp.models.Task):
         preprocessor: BertPreprocessor, or None.
         pooling: `"mean"` over all real tokens, [CLS] and [SEP] included; `"cls"`, the first token; or `"max"` of each
             component over the real tokens.
-        embedding_dim: int, D, outputs of a dense layer on the pooled vector; None: there is no such layer.
-        embedding_activation: str, of the dense layer; None: it is linear.
-        normalize: bool, whether embeddings have length 1, so that their product is the cosine similarity.
-        prompts: dict of str, texts that may stand before each text, by name: `{"query": "query: "}`; None: none.
-        default_prompt: str, name of the prompt where none is chosen; None: no prompt.
-        include_prompt: bool, whether a prompt's tokens, [CLS] among them, are pooled too; not for `"cls"`.
+        embedding_dim: int, D, outputs of a dense layer on the pooled vector; None: no dense layer.
+        embedding_activation: str, activation of the dense layer; None: linear.
+        normalize: bool, whether embeddings have length 1, so that their dot product is the cosine similarity.
+        prompts: dict of str, texts to put before each text, by name: `{"query": "query: "}`; None: no prompts.
+        default_prompt: str, name of the prompt to use if none is chosen; None: no prompt.
+        include_prompt: bool, whether a prompt's tokens, [CLS] among them, are pooled too; must be True for `"cls"`.
         **kwargs: as in `BertTextClassifier`.
 
     >>> from keras_bert import BertBackbone, BertPreprocessor, BertTokenizer
@@ -93,12 +93,12 @@ class BertTextEmbedder(BertTask, keras_nlp.models.Task):
         super().__init__(inputs=backbone.input, outputs=embeddings, **kwargs)
 
     def encode(self, texts, prompt: str | None = None, **settings) -> np.ndarray:
-        """Embeds texts: N of them as float32 of shape (N, D), and a single str as (D,).
+        """Embeds texts: returns float32 of shape (N, D) for N texts, or (D,) for a single str.
 
         Args:
             texts: list of str, or str.
             prompt: name of one of `prompts`, whose text is put before each; "": none; None: `default_prompt`.
-            **settings: `long_text` and `max_tokens`, as of `answer`: docs/models.md.
+            **settings: `long_text` and `max_tokens`, as in `answer`; see docs/models.md.
 
         Raises:
             ValueError: the model has no preprocessor or no such prompt, `texts` has another shape, or a setting is out
@@ -110,31 +110,32 @@ class BertTextEmbedder(BertTask, keras_nlp.models.Task):
         """Returns the cosines of N and M texts: float32 of shape (N, M); a single str has no axis.
 
         Args:
-            first, second: as `texts` of `encode`, or what that returned.
+            first, second: `texts` as in `encode`, or the array that it returned for them.
         """
         return self._directions(first) @ self._directions(second).T
 
     def search(self, queries, passages, top_k: int = 10, vectors=None) -> list[dict] | dict:
-        """Finds the passages nearest to each query, exactly, as an export of the task `search` does.
+        """Finds the passages nearest to each query by exact search, as an export of the task `search` does.
 
-        Queries get the prompt `"query"`, passages that of `"document"`, `"passage"` or `"corpus"`, if there are such.
+        Queries get the prompt `"query"`, passages the first of the prompts `"document"`, `"passage"` and `"corpus"`, if
+        the model has them.
 
         Args:
             queries: list of str, or str.
             passages: list of str, or an array or pandas Series of them.
-            top_k: int, passages to list; fewer if there are fewer.
-            vectors: what `encode` returned for the passages, with their prompt, as an array or lists; None: they are
-                encoded.
+            top_k: int, number of passages to list; all, if there are fewer.
+            vectors: the vectors that `encode` returned for the passages with their prompt, as an array or lists; None:
+                the passages are encoded.
 
         Returns:
-            A dict for each query, or for the one: `passages`, the nearest first; `scores`, their cosines; `indices`,
-            their places in `passages`. Of equal ones the earlier comes first.
+            A list with a dict for each query, or one dict for a single query: `passages`, the nearest first; `scores`,
+            their cosines; `indices`, their indices in the argument. The earlier of equal passages comes first.
 
         Raises:
             ValueError: there are no passages, or not as many vectors of their size, or `top_k` is below 1.
         """
         of_query, of_passage = search_prompts(self.prompts or {})
-        passages = np.array(passages, object).tolist()  # pandas would find its labels, not places.
+        passages = np.array(passages, object).tolist()  # Indexing a pandas Series would look up labels.
         vectors = self._directions(passages if vectors is None else np.asarray(vectors, np.float32), of_passage)
         is_count = isinstance(top_k, int | np.integer) and top_k >= 1
         if vectors.shape != (len(passages), self.output_shape[-1]) or not passages or not is_count:
@@ -152,7 +153,7 @@ class BertTextEmbedder(BertTask, keras_nlp.models.Task):
         return rows[0] if isinstance(queries, str) else rows
 
     def _directions(self, texts, prompt: str | None = None) -> np.ndarray:
-        """Returns vectors of length 1, of texts or of vectors."""
+        """Returns unit vectors for texts or for vectors."""
         is_encoded = isinstance(texts, np.ndarray) and texts.dtype.kind == "f"
         return unit(texts.astype(np.float32) if is_encoded else self.encode(texts, prompt))
 

@@ -29,7 +29,7 @@ class BertTokenClassifierPreprocessor(BertPreprocessor):
 
     Returns:
         The features; with `y`, a tuple of features, labels, int32 of shape (B, S) or float32 of shape (B, S, 1), and
-        weights, float32 of shape (B, S). The weights are 0 but at each word's first sub-token.
+        weights, float32 of shape (B, S). The weights are 0 except at each labelled word's first sub-token.
     """
 
     @tf.autograph.experimental.do_not_convert  # As in `encode`.
@@ -47,7 +47,7 @@ class BertTokenClassifierPreprocessor(BertPreprocessor):
         shape = tf.shape(features["token_ids"])
         labels = tf.scatter_nd(cells, tf.boolean_mask(labels, is_labelled), shape)
         if is_score:
-            labels = labels[..., tf.newaxis]  # Else Keras averages over a sentence before it weights words.
+            labels = labels[..., tf.newaxis]  # Otherwise Keras would average over a sentence before weighting words.
         weights = tf.scatter_nd(cells, tf.ones(tf.shape(cells)[:1]), shape)
         if sample_weight is not None:
             weights *= tf.cast(sample_weight, tf.float32)[:, tf.newaxis]
@@ -81,10 +81,11 @@ class BertTokenClassifier(LabeledTask, keras_nlp.models.Task):
     sub-tokens, for scores the mean squared error, averaged over the words of a batch.
 
     `answer` takes raw texts of any length, read in windows. It lists their `entities` with `types`, mean probabilities
-    as `scores`, and places: from the character `starts[i]` to before `ends[i]`. It needs `labels` that are tags: O, or
-    B- or I- and a type. With one output it lists all `words` with their `scores`. Settings are `doc_stride`, int,
-    tokens from one window's start to the next one's (half a window), and `max_tokens`, int, tokens of a text that are
-    read (8 times the longest sequence); `truncated` tells whether there are more.
+    as `scores`, and the characters where they start and end (exclusive), `starts` and `ends`. It needs `labels` that
+    are tags: O, or B- or I- and a type. With one output it lists all `words` with their `scores`. Settings are
+    `doc_stride`, int, tokens from one window's start to the next one's (by default half a window), and `max_tokens`,
+    int, tokens of a text that are read (by default 8 times the longest sequence); `truncated` says whether a text has
+    more.
 
     Inputs: the backbone's. Output: float32 logits of shape (B, S, C).
 
@@ -92,8 +93,8 @@ class BertTokenClassifier(LabeledTask, keras_nlp.models.Task):
         backbone: BertBackbone.
         num_classes: int; 1 gives a score for each word. None: the number of `labels`.
         preprocessor: BertTokenClassifierPreprocessor, or None.
-        activation: str, of the output; `"softmax"` gives probabilities.
-        dropout: float, on every token's representation (as transformers' `BertForTokenClassification`); None: the
+        activation: str, activation of the output; `"softmax"` gives probabilities.
+        dropout: float, on every token's representation (as in transformers' `BertForTokenClassification`); None: the
             backbone's.
         labels: list of str, the classes in the order of the outputs, or None.
         **kwargs: as in `BertTextClassifier`.
@@ -119,7 +120,7 @@ class BertTokenClassifier(LabeledTask, keras_nlp.models.Task):
 
 
 def _labels_of(words: tf.RaggedTensor, labels: tf.RaggedTensor) -> tf.Tensor:
-    """Returns the labels of all words, (number of words,); fails if a row has not one for each word."""
+    """Returns the labels of all words, (number of words,); fails unless each row has one label for each word."""
     check = _check_counts(*(tf.cast(rows.row_lengths(), tf.int64) for rows in (words, labels)))
     with tf.control_dependencies(check):
         return tf.identity(labels.flat_values)
@@ -132,12 +133,12 @@ def _check_counts(words: tf.Tensor, labels: tf.Tensor) -> list[tf.Operation]:
 
 
 def ragged_words(words) -> tf.RaggedTensor:
-    """Drops the padding of a dense batch, trailing ""."""
+    """Returns words as a ragged tensor, without the padding of a dense batch, trailing ""."""
     return words if isinstance(words, tf.RaggedTensor) else tf.RaggedTensor.from_tensor(words, padding="")
 
 
 def _ragged_labels(labels, words) -> tf.RaggedTensor | None:
-    """Drops the labels of a dense batch after each row's last word; fails if dense words have another width."""
+    """Returns labels as a ragged tensor, with one for each word; fails if dense words have another width."""
     if labels is None or isinstance(labels, tf.RaggedTensor):
         return labels
     dense = [] if isinstance(words, tf.RaggedTensor) else _check_counts(tf.shape(words)[1], tf.shape(labels)[1])

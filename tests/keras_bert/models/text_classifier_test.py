@@ -262,7 +262,7 @@ def test_scores_are_no_labels_of_a_classifier(trained):
     with pytest.raises(tf.errors.InvalidArgumentError, match="For scores make a regressor: num_classes=1."):
         trained.evaluate(texts, [0.5, 1.0], verbose=0)
     for labels in (["cat", "cat"], np.array([1, 0])):  # Answers would call class 0 `1`.
-        with pytest.raises(ValueError, match="must be str, a name of its own for each"):
+        with pytest.raises(ValueError, match="must be distinct str, one per class"):
             BertTextClassifier(toy_tasks.backbone(), labels=labels)
 
 
@@ -427,7 +427,7 @@ def test_the_head_may_read_pooled_tokens_in_place_of_the_pooler(preprocessor, tm
 def test_what_does_not_fit_is_refused(trained):
     with pytest.raises(ValueError, match="`num_classes` must be at least 1. Received: num_classes=None"):
         BertTextClassifier(trained.backbone)
-    with pytest.raises(ValueError, match=r"a name of its own for each. Received: num_classes=3, labels=\['a', 'b'\]"):
+    with pytest.raises(ValueError, match=r"distinct str, one per class. Received: num_classes=3, labels=\['a', 'b'\]"):
         BertTextClassifier(trained.backbone, 3, labels=["a", "b"])
     with pytest.raises(ValueError, match="`pooling` must be one of mean, cls, max. Received: pooling='sum'"):
         BertTextClassifier(trained.backbone, 2, pooling="sum")
