@@ -21,8 +21,8 @@ def build(entries: dict[bytes, int]) -> np.ndarray:
     """Builds the trie of `entries`, and stores equal parts once.
 
     Args:
-        entries: the value of each key, 0 <= value < 2**31. Keys are not empty and hold no zero byte. There is room for
-            2**21 units, of which Unicode takes 34,560.
+        entries: the value of each key, 0 <= value < 2**31. Keys are not empty and contain no zero byte. The offsets
+            have room for 2**21 units; our normalizer's characters take 34,560.
 
     Returns:
         uint32, shape (units,). The size is a multiple of 256, so that a look-up never leaves the vector.
@@ -44,8 +44,8 @@ class _Placement:
 
     def __init__(self, root: dict):
         self.units: list[int] = []
-        self._free: list[np.ndarray] = []  # For each block, bool, its units that are free
-        self._unused: list[np.ndarray] = []  # and those that no node uses as its base.
+        self._free: list[np.ndarray] = []  # For each block, bool: which of its units are free.
+        self._unused: list[np.ndarray] = []  # For each block, bool: which of its units are not yet a node's base.
         self._start: dict[int, int] = {}  # The block where the last search for as many children ended.
         self._bases: dict[tuple, int] = {}  # The base of a node by its children: label, flags, and value or base.
         self._grow()
@@ -58,7 +58,7 @@ class _Placement:
         self._unused.append(np.ones(_BLOCK, dtype=bool))
 
     def _place(self, node: dict) -> int:
-        """Returns the base of a node."""
+        """Places the children of a node, and returns its base."""
         children = tuple(
             (byte, _IS_VALUE, child) if byte == _END else (byte, _HAS_VALUE if _END in child else 0, self._place(child))
             for byte, child in sorted(node.items())

@@ -1,9 +1,9 @@
-"""Normalizes, in the graph, the few texts in which a character's neighbours matter, and finds the origin of each byte.
+"""Normalizes, in the graph, the few texts in which a character's neighbours matter, and finds each byte's origin.
 
-It works on code points, in time linear in the text, with core TensorFlow ops. Capital sigma becomes final or not by the
-cased characters around it; marks that lower-casing keeps are put into NFD's order; words of over 200 characters become
-[UNK]. The op FastBertNormalize does the rest, and sees every distinct character once. The steps that look at neighbours
-work on all rows joined into one sequence; the blank at the end of each row keeps them apart.
+It works on code points, in time linear in the text, with core TensorFlow ops. The cased characters around a capital
+sigma decide whether it becomes a final one; marks that lower-casing keeps are put into NFD's order; words of over 200
+characters become [UNK]. The op FastBertNormalize does the rest, and sees every distinct character once. The steps that
+look at neighbours work on all rows joined into one sequence; the blank at the end of each row separates the rows.
 
 Shapes: B texts; C characters, a number that changes from step to step.
 """
@@ -19,11 +19,11 @@ import tensorflow as tf
 from keras_bert.tokenization import normalizer
 from keras_bert.tokenization.normalizer import MAX_WORD_LENGTH
 
-NOWHERE = "\x01"  # Becomes [UNK]. No normalized text holds this control character, nor does any piece of the op's.
+NOWHERE = "\x01"  # Becomes [UNK]. Neither normalized texts nor the op's pieces contain this control character.
 
 
-# TensorFlow's own functions for the next three make 13 to 72 ops at each use, and a tf.data pipeline pays 0.1 ms for
-# each of its ops whenever it starts, even for those that never run.
+# TensorFlow's equivalents of the next three functions make 13 to 72 ops at each use, and whenever a tf.data pipeline
+# starts, each of its ops costs 0.1 ms, even one that never runs.
 
 
 def bisect(ascending: tf.Tensor, values: tf.Tensor, side: str = "left") -> tf.Tensor:
@@ -68,8 +68,8 @@ class ExactNormalizer:
 
     Args:
         lowercase: bool.
-        normalize: the op with our model, string [B] to string [B]. It is exact for single characters, except those of
-            `normalizer.kept_marks` and their compounds.
+        normalize: FastBertNormalize with our model, string [B] to string [B]. It is exact for single characters, except
+            those of `normalizer.kept_marks` and their compounds.
         replaces_long_words: bool; False keeps words of over 200 characters.
     """
 
@@ -83,7 +83,7 @@ class ExactNormalizer:
 
     def __call__(self, texts: tf.Tensor) -> tuple[tf.Tensor, Origins]:
         """Normalizes `texts`: string, shape (B,), any bytes."""
-        # The blank separates neighbouring rows, and its place is the length of the text.
+        # The blank separates neighbouring rows, and its offset is the length of the text.
         decoded, places = tf.strings.unicode_decode_with_offsets(texts + " ", "UTF-8", errors="ignore")
         codes, sources = decoded.values, tf.range(tf.size(decoded.values), dtype=tf.int64)
         if self._lowercase:
@@ -139,7 +139,7 @@ class ExactNormalizer:
     # === Words ===
 
     def _replace_long_words(self, codes: tf.Tensor, rows, starts, ends) -> tuple[tf.Tensor, ...]:
-        """Puts `NOWHERE` in place of each word of over 200 characters."""
+        """Replaces each word of over 200 characters by `NOWHERE`."""
         is_inside = self._is_boundary(codes) == 0
         words = tf.cumsum(tf.cast(~is_inside, tf.int32))  # A word's number is that of the boundary before it.
         lengths = tf.math.segment_sum(tf.cast(is_inside, tf.int32), words)
@@ -154,7 +154,7 @@ class ExactNormalizer:
 
 
 class CodePointTable:
-    """Maps each code point to a number, 0 for those not listed, and stores ranges of equal numbers."""
+    """Maps each code point to a number, by default 0, and stores ranges of equal numbers."""
 
     def __init__(self, numbers: dict[int, int]):
         dense = np.zeros(0x110000, dtype=np.int32)
@@ -185,7 +185,7 @@ def _has(context: tf.Tensor, bits: int) -> tf.Tensor:
 
 
 def _settle_sigmas(codes: tf.Tensor, context: tf.Tensor) -> tf.Tensor:
-    """Lower-cases capital sigma: final after a cased character and not before one, past ignorable characters."""
+    """Lower-cases capital sigma: final after a cased character and not before one, skipping ignorable characters."""
     is_seen = ~_has(context, normalizer.IGNORABLE)
     seen = tf.pad(select(is_seen, _has(context, normalizer.CASED))[0], [[1, 1]])
     number = tf.cumsum(tf.cast(is_seen, tf.int32))  # The number of a sigma itself, in `seen`.

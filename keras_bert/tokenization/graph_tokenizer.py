@@ -1,10 +1,10 @@
-"""GraphTokenizer: turns any text into exact WordPiece ids, by ops that TensorFlow Serving links.
+"""GraphTokenizer: turns any text into exact WordPiece ids, with ops that TensorFlow Serving links.
 
 Nearly every text takes two ops of tensorflow-text: FastBertNormalize with our own model (`normalizer_model.py`), then
-FastWordpieceTokenize, which splits and matches in linear time. Two kinds of words show that they do not suffice:
-`MARKER`, where neighbours matter, and words over 200 bytes, which may still have at most 200 characters. Only those
-texts go through `exact_normalizer.py`. Words that the two ops cannot match get an id above all others, so that one
-comparison finds the batches that need no more work.
+FastWordpieceTokenize, which splits and matches in linear time. Two kinds of words show that the ops do not suffice:
+`MARKER`, where neighbours matter, and words over 200 bytes, which may still have at most 200 characters. Only the texts
+with such words go through `exact_normalizer.py`. Words that the two ops cannot match get an id above all others, so
+that one comparison finds the batches that need no more work.
 
 Shapes: B texts; T tokens, of all texts.
 """
@@ -34,8 +34,7 @@ class GraphTokenizer:
     """
 
     def __init__(self, pieces: list[str], lowercase: bool):
-        # These ids belong to no piece and are the greatest, so that the greatest id tells whether a text needs more
-        # work.
+        # These ids are above those of all pieces, so that a batch's greatest id shows whether it needs more work.
         self._marker_id, self._nowhere_id = len(pieces), len(pieces) + 1
         self._unknown_id = max(index for index, piece in enumerate(pieces) if piece == "[UNK]")
         self._normalizer = tf_text.FastBertNormalizer(model_buffer=as_constant(normalizer_model(lowercase)))
@@ -44,7 +43,7 @@ class GraphTokenizer:
         self._limit_place = _place_of_limit(model)
         self._wordpiece_model = as_constant(model)
         self._wordpiece = wordpiece_op(self._wordpiece_model)
-        # As functions, they run as one graph each in an eager call, and are inlined elsewhere.
+        # As functions, each runs as one graph in an eager call, and is inlined elsewhere.
         self._functions = {
             "ids": _function(self._tokenize),
             "byte": _function(self._tokenize_with_bytes),
@@ -68,7 +67,7 @@ class GraphTokenizer:
 
     def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
         ids, starts, ends = self._wordpiece.tokenize_with_offsets(self._normalizer.normalize(texts))
-        return self._settle(texts, starts, ends, [ids, starts, ends])[0]  # Of no source, the spans mean nothing.
+        return self._settle(texts, starts, ends, [ids, starts, ends])[0]  # Any spans will do; they are not returned.
 
     def _tokenize_with_bytes(self, texts: tf.Tensor) -> tuple[tf.RaggedTensor, ...]:
         normalized, sources = self._normalizer.normalize_with_offsets(texts)
@@ -84,15 +83,15 @@ class GraphTokenizer:
     def _settle(
         self, texts: tf.Tensor, starts: tf.RaggedTensor, ends: tf.RaggedTensor, columns: list[tf.RaggedTensor]
     ) -> list[tf.RaggedTensor]:
-        """Gives unknown words their id, and repeats exactly the texts for which the two ops do not suffice.
+        """Gives unknown words their id, and tokenizes exactly the texts for which the two ops do not suffice.
 
         Args:
             texts: string [B].
-            starts, ends: of the tokens in the normalized texts, int64 ragged [B, None].
+            starts, ends: bytes where the tokens start and end in the normalized texts, int64 ragged [B, None].
             columns: ids, starts and ends in bytes of the source; each ragged [B, None].
 
         Returns:
-            As `columns`.
+            The corrected `columns`.
         """
         flat = tf.cond(
             tf.reduce_max(columns[0].values) >= self._marker_id,
@@ -122,7 +121,7 @@ class GraphTokenizer:
         """Returns the ids of any texts, and their starts and ends in bytes."""
         normalized, origins = self._exact(texts)
         place = tf.range(self._limit_place, self._limit_place + 4)[:, tf.newaxis]
-        # 200 characters have at most as many bytes; longer words have been replaced.
+        # 200 characters have at most 800 bytes; longer words have been replaced.
         limit = tf.constant(list(struct.pack("<i", 4 * MAX_WORD_LENGTH)), tf.uint8)
         model = tf.tensor_scatter_nd_update(self._wordpiece_model, place, limit)
         ids, starts, ends = wordpiece_op(model).tokenize_with_offsets(normalized)
@@ -146,7 +145,7 @@ def _ragged(flat: list[tf.Tensor]) -> list[tf.RaggedTensor]:
 
 
 def _bases(texts: tf.Tensor) -> tf.Tensor:
-    """Returns the offset of each text, int64 [B], with which bytes, ends included, ascend through the batch."""
+    """Returns an offset for each text, int64 [B], so that offset + byte, ends included, ascends through the batch."""
     return tf.cumsum(tf.cast(tf.strings.length(texts), tf.int64) + 1, exclusive=True)
 
 
@@ -191,7 +190,7 @@ def _in_characters(texts: tf.Tensor, *columns: tf.RaggedTensor) -> list[tf.Ragge
 
 
 def as_constant(buffer: bytes) -> tf.Tensor:
-    """Returns an op's model as a constant, uint8, which lies outside any graph that is being traced."""
+    """Returns an op's model as a constant, uint8, outside of any graph that is being traced."""
     with tf.init_scope(), tf.device("cpu"):
         return tf.constant(np.frombuffer(buffer, dtype=np.uint8))
 
@@ -207,7 +206,7 @@ def wordpiece_model(pieces: list[str], max_bytes: int) -> bytes:
 
 
 def _place_of_limit(model: bytes) -> int:
-    """Returns the place in the model of its limit of bytes in a word, a little-endian int32."""
+    """Returns the offset in the model of its limit on the bytes of a word, a little-endian int32."""
     from flatbuffers import encode, packer, table
 
     root = table.Table(model, encode.Get(packer.uoffset, model, 0))
@@ -215,7 +214,10 @@ def _place_of_limit(model: bytes) -> int:
 
 
 def _pieces_for_op(vocabulary: list[str]) -> list[str]:
-    """Replaces pieces that no text can match by different names, which the op's builder requires."""
+    """Replaces pieces that no text can match by unique names, since the op's builder requires distinct pieces.
+
+    In other pieces, characters that the op does not know are replaced by their stand-ins.
+    """
     last = {piece: index for index, piece in enumerate(vocabulary)}
     stand_ins = normalizer.substitutes()
     pieces = []

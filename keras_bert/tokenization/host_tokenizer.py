@@ -34,7 +34,7 @@ class HostTokenizer:
 
 
 def _call(function, texts: tf.Tensor, num_columns: int) -> tuple[tf.RaggedTensor, ...]:
-    """Applies `function`, which turns a text's bytes into lists of one length, to each text."""
+    """Applies `function`, which turns a text's bytes into lists of the same length, to each text."""
 
     def run(texts: np.ndarray) -> list[np.ndarray]:
         rows = [function(text) for text in texts]

@@ -37,7 +37,7 @@ CJK_RANGES = _ranges(
 # tokenization.py, `_is_punctuation`.
 ASCII_PUNCTUATION_RANGES = _ranges("21..2F 3A..40 5B..60 7B..7E")
 
-# No rule touches the other planes: 4 to 13 hold no character in any Unicode version, 15 and 16 private ones.
+# No rule applies to the other planes: 4 to 13 have no characters in any Unicode version, 15 and 16 private ones.
 _CODE_POINTS = (*range(0xD800), *range(0xE000, 0x40000), *range(0xE0000, 0xF0000))
 
 # Punctuation of Unicode 15 and 16. tensorflow-text's ICU splits at it, the rules above only under a Python that knows
@@ -93,7 +93,7 @@ _SPACE_PUNCTUATION = _CharTable(lambda char: f" {char} " if is_punctuation(char)
 def _space_words(text: str, lowercase: bool) -> str:
     text = text.translate(_CLEAN)
     if lowercase:
-        # A blank is neither cased nor a mark, so the whole text at once gives the same as word by word.
+        # A blank is neither cased nor a mark, so normalizing the whole text at once equals doing it word by word.
         text = unicodedata.normalize("NFD", text.lower()).translate(_STRIP_MARKS)
     return text.translate(_SPACE_PUNCTUATION)
 
@@ -153,14 +153,14 @@ SIGMA, SMALL_SIGMA, FINAL_SIGMA = 0x03A3, 0x03C3, 0x03C2
 # Bits of `context_of`. The lowest eight hold the combining class of a mark that is kept: its place among marks.
 MARK_ORDER = 0xFF
 VANISHES = 1 << 8  # Step 1 deletes it.
-CASED = 1 << 9  # Final_Sigma (Unicode 3.13) looks for it beside a capital sigma,
-IGNORABLE = 1 << 10  # and looks past this one.
+CASED = 1 << 9  # Final_Sigma (Unicode 3.13) looks for it beside a capital sigma.
+IGNORABLE = 1 << 10  # Final_Sigma skips it.
 IN_RUN = 1 << 11  # It does not end a run of marks, which NFD orders.
 
 
 @functools.cache
 def _candidates() -> list[str]:
-    """Lists the characters that may have a context: all but unassigned and private ones, and letters without case."""
+    """Lists the characters that may have a context: all except unassigned, private, and caseless letters (Lo)."""
     chars = ((chr(cp), unicodedata.category(chr(cp))) for cp in _CODE_POINTS)
     return [char for char, name in chars if name not in ("Cn", "Co", "Lo") or (name == "Lo" and char.islower())]
 
@@ -185,18 +185,18 @@ def context_of() -> dict[int, int]:
 
 
 def _final_sigmas(template: str, chars: list[str]) -> list[bool]:
-    """Tells whether `str.lower()` makes the sigma in `template`, filled with each character, a final one."""
-    between = "\ue000"  # Private: neither cased nor looked past.
+    """Returns, for each character, whether `str.lower()` makes the sigma in the filled `template` a final one."""
+    between = "\ue000"  # Private: neither cased nor ignorable.
     return [text[-1] == "\u03c2" for text in between.join(map(template.format, chars)).lower().split(between)]
 
 
 def kept_marks() -> list[int]:
-    """Lists the marks with a place in NFD's order that step 3 does not delete: only their order matters."""
+    """Lists the marks that have a place in NFD's order and that step 3 does not delete."""
     return [code_point for code_point, context in context_of().items() if context & MARK_ORDER]
 
 
 def compounds_of_kept_marks() -> dict[int, list[int]]:
-    """Maps the characters (musical notes) that decompose into such marks to their decompositions."""
+    """Maps the characters (musical notes) that decompose into kept marks to their decompositions."""
     kept = set(map(chr, kept_marks()))
     forms = {ord(char): unicodedata.normalize("NFD", char) for char in _candidates()}
     return {cp: list(map(ord, text)) for cp, text in forms.items() if len(text) > 1 and not kept.isdisjoint(text)}

@@ -1,4 +1,4 @@
-"""Builds the normalizer's rules into a model for tensorflow-text's op FastBertNormalize: a map from UTF-8 to strings.
+"""Compiles the normalizer's rules into a model for tensorflow-text's op FastBertNormalize: a map from UTF-8 to strings.
 
 The op looks up each character by itself, which is exact for nearly all. Characters that depend on their neighbours
 become the word `MARKER`, which tells the tokenizer that the text needs `exact_normalizer.py`. Invalid UTF-8 is deleted,
@@ -11,7 +11,7 @@ import itertools
 
 from keras_bert.tokenization import double_array, normalizer
 
-MARKER = "\x7f"  # This control character is in no normalized text.
+MARKER = "\x7f"  # A control character, which normalized texts never contain.
 
 _IS_MAPPED = 1 << 30  # tensorflow-text, `fast_bert_normalizer.h`: the bits of a value in the trie.
 _LENGTH_BITS = 6
@@ -21,7 +21,7 @@ _LENGTH_BITS = 6
 def normalizer_model(lowercase: bool) -> bytes:
     """Builds the model.
 
-    It is a flatbuffer table (tensorflow-text, `fast_bert_normalizer_model.fbs`) with the fields 0, bool, lower-casing;
+    It is a FlatBuffers table (tensorflow-text, `fast_bert_normalizer_model.fbs`) with the fields 0, bool, lower-casing;
     1, vector of uint32, a trie from UTF-8 to `0x40000000 | offset << 6 | length`; 2, int32, the value of U+0000; 3,
     vector of bytes, the strings.
 

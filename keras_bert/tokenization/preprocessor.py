@@ -35,7 +35,7 @@ class BertPreprocessor(keras_nlp.models.Preprocessor):
     Args:
         tokenizer: BertTokenizer.
         sequence_length: int, S, at least 3.
-        pad_to_longest: bool, pad to the longest sequence of the batch instead, at most `sequence_length`.
+        pad_to_longest: bool, whether to pad to the longest sequence of the batch instead, at most `sequence_length`.
 
     >>> tokenizer = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "so", "what"])
     >>> BertPreprocessor(tokenizer, sequence_length=6)((["so"], ["what"]))["token_ids"].numpy().tolist()
@@ -53,7 +53,7 @@ class BertPreprocessor(keras_nlp.models.Preprocessor):
         keep_arguments(self, locals())
 
     @classmethod
-    @keep_copies()  # Sizes and vocabulary are read from one.
+    @keep_copies()  # Sizes and vocabulary are read from the same copy.
     def from_preset(
         cls, preset: str | os.PathLike, sequence_length: int | None = None, pad_to_longest: bool = False, **kwargs
     ) -> "BertPreprocessor":
@@ -63,7 +63,7 @@ class BertPreprocessor(keras_nlp.models.Preprocessor):
             preset: as in `BertTokenizer.from_preset`.
             sequence_length: int; None: as many tokens as the preset's encoder has positions for.
             pad_to_longest, **kwargs: as in the constructor; or `lowercase`, as in `BertTokenizer.from_preset`; or
-                `max_sequence_length`, the positions of an encoder that has not the preset's.
+                `max_sequence_length`, the encoder's number of positions if it differs from the preset's.
 
         Raises:
             InputError: no such preset; its encoder has fewer positions than `sequence_length`, or fewer rows in its
@@ -110,22 +110,22 @@ class BertPreprocessor(keras_nlp.models.Preprocessor):
     def call(self, x, y=None, sample_weight=None):
         return keras.utils.pack_x_y_sample_weight(self.encode(x), y, sample_weight)
 
-    @tf.autograph.experimental.do_not_convert  # It takes a second, and finds nothing to convert.
+    @tf.autograph.experimental.do_not_convert  # Converting takes a second, and finds nothing to convert.
     def encode(self, texts) -> dict[str, tf.Tensor]:
         """Turns texts into the encoder's inputs.
 
         Args:
-            texts: string tensor or list of str, shape (B,); or a tuple of two, the first and second texts of pairs. Of
-                one example, shape ().
+            texts: string tensor or list of str, shape (B,); or a tuple of two, the first and second texts of pairs. For
+                a single example, shape ().
 
         Returns:
             Dict of `token_ids`, `segment_ids` (1 from b on) and `padding_mask` (1 where there is a token): int32,
-            shape (B, S), of one example (S,); with `pad_to_longest` the longest sequence's length (at least 2) takes
-            the place of S.
+            shape (B, S), or (S,) for a single example. With `pad_to_longest`, S is the length of the longest sequence,
+            at least 2.
 
         Raises:
-            ValueError: `texts` holds other values, has two or more dimensions, or is not a tuple of one or two, or the
-                batches of a pair differ in size. Where a graph learns the sizes as it runs, TensorFlow raises an
+            ValueError: `texts` holds other values, has two or more dimensions, or is a tuple of more than two, or the
+                batches of a pair differ in size. If their sizes are known only at run time, TensorFlow raises
                 InvalidArgumentError.
         """
         batches = texts if isinstance(texts, tuple) else (texts,)
@@ -153,7 +153,7 @@ class BertPreprocessor(keras_nlp.models.Preprocessor):
         return self._pack(rows, kept)
 
     def _pack(self, rows: list[tf.RaggedTensor], kept: list[tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Lays out the rows; `kept`, int32, shape (B,), tells how many ids of each row stay."""
+        """Lays out the rows; `kept`, int32, shape (B,) each, says how many ids of each row to keep."""
         texts = [(row.values, row.row_starts(), length) for row, length in zip(rows, kept, strict=True)]
         return lay_out(self.tokenizer, texts, None if self.pad_to_longest else self.sequence_length)
 
@@ -164,16 +164,16 @@ def lay_out(
     """Lays out sequences `[CLS] a [SEP]`, or `[CLS] a [SEP] b [SEP]`.
 
     It takes one gather: [PAD], [CLS] and [SEP], followed by all ids, are one vector, into which every cell of (B, S)
-    gets an index. Few ops matter here: in a served graph each costs a request of few tokens some microseconds.
+    gets an index. The number of ops matters: in a served graph each op costs a short request some microseconds.
 
     Args:
         tokenizer: has the special tokens.
-        texts: a, or a and b: ids, int32, shape (n,); where those of each sequence begin among them, int, shape (B,);
-            how many there are, int32, shape (B,).
+        texts: a, or a and b, each a tuple of its ids, int32, shape (n,); the index of each sequence's first id among
+            them, int, shape (B,); and the number of its ids, int32, shape (B,).
         width: int, S; None: the length of the longest sequence, at least 2.
 
     Returns:
-        As `BertPreprocessor.encode`.
+        The same as `BertPreprocessor.encode`.
     """
     specials = [tokenizer.pad_token_id, tokenizer.cls_token_id, tokenizer.sep_token_id]
     pool = tf.concat([specials, *(ids for ids, _, _ in texts)], axis=0)
@@ -208,7 +208,7 @@ def _check_length(sequence_length: int) -> None:
 
 
 def _check_sizes(first: tf.RaggedTensor, second: tf.RaggedTensor) -> list[tf.RaggedTensor]:
-    """Returns the rows of a pair after checking their numbers: a single text would be paired with all others."""
+    """Returns the rows of a pair after checking their numbers: a single text would be broadcast to all others."""
     message = "`texts` must be two batches of one size"
     sizes = (first.shape[0], second.shape[0])
     if None not in sizes:
@@ -221,6 +221,6 @@ def _check_sizes(first: tf.RaggedTensor, second: tf.RaggedTensor) -> list[tf.Rag
 
 
 def _trim_pair(lengths_a: tf.Tensor, lengths_b: tf.Tensor, limit: int) -> list[tf.Tensor]:
-    """Returns how many ids of each text stay, together at most `limit`: shape (B,); one by one, in closed form."""
+    """Returns how many ids of each text to keep, shape (B,) each: `_truncate_seq_pair` to `limit`, in closed form."""
     kept_a = tf.minimum(lengths_a, tf.maximum(-(-limit // 2), limit - lengths_b))
     return [kept_a, tf.minimum(lengths_b, limit - kept_a)]

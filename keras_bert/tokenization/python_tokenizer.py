@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from keras_bert.tokenization import normalizer
 from keras_bert.vocabulary import SPECIAL_TOKENS, TOKEN_OF, VocabularyLookup, read_vocabulary
 
-_REMEMBERED = 1 << 16  # Strings, in about 20 MB. 5 MB of English have 44,056 different chunks, 909,019 in all.
-_LONGEST_REMEMBERED = 32  # Characters: longer chunks are rarely met again (Chinese clauses, links).
+_REMEMBERED = 1 << 16  # Strings, in about 20 MB. 5 MB of English have 909,019 chunks, 44,056 of them different.
+_LONGEST_REMEMBERED = 32  # Characters; longer chunks rarely occur again (Chinese clauses, links).
 
 # `str.split` takes these for white space, but the rules delete them: vertical tab, form feed, separators, next line.
 _FALSE_BLANKS = "".join(c for c in map(chr, range(0x100)) if c.isspace() and normalizer.vanishes(c))
@@ -49,7 +49,7 @@ class PythonBertTokenizer(VocabularyLookup):
     special token is added.
 
     Args:
-        vocabulary: path of a file with one piece a line (its number from 0 is the id), or list of the pieces.
+        vocabulary: path of a file with one piece per line (the line number, from 0, is the id), or list of the pieces.
         lowercase, special_tokens_in_strings: as in `keras_bert.BertTokenizer`.
 
     Raises:
@@ -98,7 +98,7 @@ class PythonBertTokenizer(VocabularyLookup):
             list of int, the ids.
 
         Raises:
-            ValueError: `text` is not a string.
+            ValueError: `text` is neither str nor bytes.
         """
         text = _as_text(text)
         if not self.special_tokens_in_strings:
@@ -122,7 +122,7 @@ class PythonBertTokenizer(VocabularyLookup):
             Three lists of int of the same length: ids, starts, ends (exclusive).
 
         Raises:
-            ValueError: `text` is neither str nor bytes, or `unit` is another word.
+            ValueError: `text` is neither str nor bytes, or `unit` is unknown.
         """
         if unit not in ("character", "byte"):
             raise ValueError(f'`unit` must be "character" or "byte". Received: unit={unit!r}')
@@ -146,7 +146,7 @@ class PythonBertTokenizer(VocabularyLookup):
         return list(itertools.chain.from_iterable(map(self._ids_of_chunk.__getitem__, text.split())))
 
     def _spans(self, text: str) -> Iterator[tuple[int, Iterable[tuple[int, int, int]]]]:
-        """Yields the place of each chunk and special token, and its tokens as `_span_chunk` does."""
+        """Yields the start of each chunk or special token, and its tokens as `_span_chunk` does."""
         parts, base = _SPLIT_AT_SPECIAL_TOKENS(text) if self.special_tokens_in_strings else [text], 0
         for number, part in enumerate(parts):
             if number % 2:
@@ -185,12 +185,12 @@ def match_pieces(word: str, ids: Mapping[str, int], longest: int) -> tuple[int, 
     """Matches the longest piece first (google-research/bert, tokenization.py, `WordpieceTokenizer`).
 
     Args:
-        word: of `keras_bert.tokenization.normalizer.split_words`.
-        ids: the number of each piece.
-        longest: characters of the longest piece, without `##`.
+        word: a word from `keras_bert.tokenization.normalizer.split_words`.
+        ids: the id of each piece.
+        longest: number of characters of the longest piece, without `##`.
 
     Returns:
-        The pieces' numbers; None for a word that is too long, or that the pieces do not cover.
+        The pieces' ids; None for a word that is too long, or that the pieces do not cover.
     """
     if len(word) > normalizer.MAX_WORD_LENGTH:
         return None
@@ -218,7 +218,7 @@ def _as_text(text: str | bytes) -> str:
 
 @functools.lru_cache(maxsize=_REMEMBERED)
 def _marks(char: str, lowercase: bool) -> tuple[tuple[int, bool], ...]:
-    """Returns the combining class of each part that a character, not a blank, decomposes into, and if it is kept."""
+    """Returns, for each part of a non-blank character's decomposition, its combining class and whether it is kept."""
     if normalizer.vanishes(char):
         return ()
     if not lowercase:
@@ -228,7 +228,7 @@ def _marks(char: str, lowercase: bool) -> tuple[tuple[int, bool], ...]:
 
 
 def _origins(chunk: str, lowercase: bool) -> list[int]:
-    """Returns, for each character of the chunk's words, the index in `chunk` of the character it stems from."""
+    """Returns, for each character of the chunk's words, the index in `chunk` of the character it comes from."""
     marks = [(index, order, kept) for index, char in enumerate(chunk) for order, kept in _marks(char, lowercase)]
     if any(order and kept for _, order, kept in marks):
         # NFD's canonical order: marks by class, up to the next character of class 0.

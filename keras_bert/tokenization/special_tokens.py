@@ -1,4 +1,4 @@
-"""Tokenizes texts in which special tokens stand for themselves.
+"""Tokenizes texts in which special tokens keep their special meaning.
 
 A text is split at its special tokens, its parts are tokenized one by one, and the special tokens keep their places.
 Everything here is core TensorFlow, so that any tokenizer of plain texts can do the rest.
@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-_EDGE = b"\xff"  # Part of no UTF-8.
-_ONE_TOKEN = "["  # Punctuation always becomes one token, if need be [UNK].
+_EDGE = b"\xff"  # Never occurs in UTF-8.
+_ONE_TOKEN = "["  # Punctuation always becomes one token, [UNK] at worst.
 
 
 class Parts(NamedTuple):
@@ -28,7 +28,7 @@ class Parts(NamedTuple):
 
     @property
     def is_special(self) -> tf.Tensor:
-        """bool [P], whether a part is a special token."""
+        """Whether each part is a special token, bool [P]."""
         return self.special_ids >= 0
 
     def plain(self) -> tf.Tensor:
@@ -41,12 +41,12 @@ class Parts(NamedTuple):
         return self.rows(ids, tf.where(special_ids >= 0, special_ids, ids.values))
 
     def rows(self, ids: tf.RaggedTensor, values: tf.Tensor) -> tf.RaggedTensor:
-        """Returns `values`, [T], of the tokens of `plain()`, with ids [P, None], in rows of texts, ragged [B, None]."""
+        """Returns values, [T], of the tokens of `plain()`, whose ids are [P, None], by text: ragged [B, None]."""
         splits = tf.gather(ids.row_splits, self.texts.row_splits)
         return tf.RaggedTensor.from_row_splits(values, splits, validate=False)
 
     def spans(self) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the characters of its text where each part begins and ends, int32 [P]."""
+        """Returns the characters of its text where each part begins and ends (exclusive), int32 [P] each."""
         ends = tf.cumsum(tf.strings.length(self.texts.values, unit="UTF8_CHAR"))
         begins = tf.concat([[0], ends], axis=0)  # of the parts, and the end of the last
         row_begins = tf.gather(tf.gather(begins, self.texts.row_starts()), self.texts.value_rowids())
@@ -54,7 +54,7 @@ class Parts(NamedTuple):
 
 
 def split(texts: tf.Tensor, ids: dict[str, int]) -> Parts:
-    """Splits `texts`, string [B], at the special tokens that are the keys of `ids`, as they are written there."""
+    """Splits `texts`, string [B], at the special tokens, the keys of `ids`, in exactly this spelling."""
     texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="ignore")
     edges = tf.strings.regex_replace(texts, "({})".format("|".join(map(re.escape, ids))), _EDGE + rb"\1" + _EDGE)
     parts = tf.strings.split(edges, _EDGE)
@@ -63,11 +63,11 @@ def split(texts: tf.Tensor, ids: dict[str, int]) -> Parts:
 
 
 class SpecialTokens:
-    """Splits text into WordPieces, and lets special tokens stand for themselves.
+    """Splits text into WordPieces, except special tokens, which become their own ids.
 
     Args:
         engine: the tokenizer of plain texts, GraphTokenizer or HostTokenizer.
-        ids: the special tokens.
+        ids: the id of each special token.
     """
 
     def __init__(self, engine, ids: dict[str, int]):
@@ -93,8 +93,8 @@ class SpecialTokens:
 
 
 def _in_bytes(texts: tf.Tensor, column: tf.RaggedTensor) -> tf.RaggedTensor:
-    """Turns valid characters of the texts, int32 ragged [B, None], into bytes."""
-    # The blank's place is the length of the text.
+    """Turns indices of valid characters of the texts, int32 ragged [B, None], into byte offsets."""
+    # The blank's offset is the length of the text.
     _, places = tf.strings.unicode_decode_with_offsets(texts + " ", "UTF-8", errors="ignore")
     firsts = tf.gather(places.row_starts(), column.value_rowids())
     return column.with_values(tf.cast(tf.gather(places.values, firsts + tf.cast(column.values, tf.int64)), tf.int32))

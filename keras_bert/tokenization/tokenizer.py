@@ -39,17 +39,17 @@ class BertTokenizer(VocabularyLookup, Tokenizer):
     `special_tokens_in_strings` is True.
 
     Args:
-        vocabulary: path of a file with one piece a line (its number from 0 is the id), or list of the pieces. None
-            if `load_assets` follows, as when Keras loads a saved model.
-        lowercase: bool, lower the case and strip accents, for an uncased vocabulary. None: False for a cased
-            vocabulary, else True; a vocabulary of under 500 pieces with Latin letters counts as cased if half of these
-            hold capitals.
-        special_tokens_in_strings: bool, `[PAD]`, `[UNK]`, `[CLS]`, `[SEP]` and `[MASK]` inside a text, in capitals,
-            become their ids wherever they stand. Leave it off for texts that you do not trust.
+        vocabulary: path of a file with one piece per line (the line number, from 0, is the id), or list of the pieces.
+            None if `load_assets` follows, as when Keras loads a saved model.
+        lowercase: bool, whether to lower the case and strip accents, for an uncased vocabulary. None: False for a cased
+            vocabulary, else True; a vocabulary of under 500 pieces with Latin letters counts as cased if at least half
+            of these have capitals.
+        special_tokens_in_strings: bool, whether `[PAD]`, `[UNK]`, `[CLS]`, `[SEP]` and `[MASK]` inside a text, in
+            capitals, become their ids. Leave it off for untrusted texts.
 
     Raises:
-        InputError: the file cannot be read; the vocabulary is empty, lacks a special token, holds one piece twice, or
-            is cased where `lowercase` is True (uncased where it is False).
+        InputError: the file cannot be read; the vocabulary is empty, lacks a special token, holds one piece twice or
+            one too long, or is cased where `lowercase` is True (uncased where it is False).
 
     >>> tokenizer = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "hell", "##o", ","])
     >>> tokenizer.tokenize(["Hello, h\u00e9llo", ""])
@@ -65,7 +65,7 @@ class BertTokenizer(VocabularyLookup, Tokenizer):
         special_tokens_in_strings: bool = False,
         **kwargs,
     ):
-        # KerasHub asks for tensorflow-text up to 0.31, unless a layer says that it can work in Python.
+        # KerasHub up to 0.31 requires tensorflow-text, unless a layer says that it can work in Python.
         super().__init__(**{"dtype": "int32", "_allow_python_workflow": True, **kwargs})
         self.lowercase = lowercase
         self.special_tokens_in_strings = special_tokens_in_strings
@@ -98,7 +98,7 @@ class BertTokenizer(VocabularyLookup, Tokenizer):
         return _TEXT_ERROR is None
 
     def __call__(self, inputs, *args, **kwargs):
-        if isinstance(inputs, (list, tuple)) and not inputs:  # Keras would make it a tensor of floats.
+        if isinstance(inputs, (list, tuple)) and not inputs:  # Keras would convert it to a float tensor.
             inputs = tf.constant([], tf.string)
         return super().__call__(inputs, *args, **kwargs)
 
@@ -133,7 +133,7 @@ class BertTokenizer(VocabularyLookup, Tokenizer):
             Token ids, starts, and ends (exclusive), each of type and shape as `tokenize` returns.
 
         Raises:
-            ValueError: `inputs` has two or more dimensions, or `unit` is another word.
+            ValueError: `inputs` has two or more dimensions, or `unit` is unknown.
 
         >>> tokenizer = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "hell", "##o", ","])
         >>> ids, starts, ends = tokenizer.tokenize_with_offsets(["H\u00e9llo, you"])
@@ -149,7 +149,7 @@ class BertTokenizer(VocabularyLookup, Tokenizer):
     def detokenize(self, inputs) -> tf.Tensor:
         """Joins ids into text: pieces into words, and words with blanks. Special tokens stay.
 
-        If the ids come from a text and hold no [UNK] or special token, tokenizing the result returns them.
+        If the ids come from a text and include no [UNK] or special token, tokenizing the result returns the same ids.
 
         Args:
             inputs: int tensor, ragged tensor, nested lists, or list of tensors, shape (..., None).
@@ -158,7 +158,7 @@ class BertTokenizer(VocabularyLookup, Tokenizer):
             string, shape (...).
 
         Raises:
-            ValueError: `inputs` is a single id or holds something else than ids.
+            ValueError: `inputs` is a single id, or holds anything other than ids.
             tf.errors.InvalidArgumentError: an id is outside the vocabulary.
 
         >>> tokenizer = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "hell", "##o", ","])
@@ -191,7 +191,7 @@ class BertTokenizer(VocabularyLookup, Tokenizer):
         return {**super().get_config(), "vocabulary": None, **own}
 
     def save_assets(self, dir_path: str) -> None:
-        """Writes the vocabulary file; Keras calls it when it saves a model that holds this layer."""
+        """Writes the vocabulary file; Keras calls this when it saves a model with this layer."""
         write_lines(os.path.join(dir_path, VOCABULARY_FILE), self.get_vocabulary())
 
     def load_assets(self, dir_path: str) -> None:
@@ -205,13 +205,13 @@ class BertTokenizer(VocabularyLookup, Tokenizer):
         Args:
             preset: directory in KerasHub's layout (`tokenizer.json`, `assets/tokenizer/vocabulary.txt`) or in Hugging
                 Face's (`vocab.txt`, `tokenizer_config.json`), or a preset's name.
-            **kwargs: arguments of the constructor that replace the preset's. Where neither they nor the preset tell
-                whether texts are lower-cased, the case of the vocabulary decides, then the preset's name; by default
-                they are (`keras_bert.presets.tokenizers.decide_case`).
+            **kwargs: arguments of the constructor that replace the preset's. If neither they nor the preset say whether
+                texts are lower-cased, the case of the vocabulary decides, then the preset's name
+                (`keras_bert.presets.tokenizers.decide_case`); the default is True.
 
         Raises:
-            InputError: no such preset; its tokenizer is missing or needs rules that this one lacks; or `lowercase`
-                contradicts the vocabulary, or the preset's settings contradict its name.
+            InputError: there is no such preset; its tokenizer is missing or needs rules that this one lacks; or
+                `lowercase` contradicts the vocabulary, or the preset's settings contradict its name.
         """
         preset = name_of(preset)
         with open_tokenizer(preset) as settings:
