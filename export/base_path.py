@@ -12,8 +12,8 @@ from keras_bert.files import is_directory, is_file, list_directory
 
 MAX_VERSION = 2**63 - 1  # TensorFlow Serving reads a version into an int64.
 
-# Files in a version's directory: its warm-up requests, under TensorFlow Serving's name, its description, and for ONNX
-# Runtime in bert-serve that of its encoders, and which of their products may be 8 bits.
+# Files in a version's directory: its warm-up requests, under TensorFlow Serving's name; its description; for ONNX
+# Runtime in bert-serve, the description of its encoders, and which of their products may be computed in 8 bits.
 WARMUP_FILE = os.path.join("assets.extra", "tf_serving_warmup_requests")
 DESCRIPTION_FILE = os.path.join("assets.extra", "model.json")
 ENCODERS_FILE = os.path.join("assets.extra", "encoders.json")
@@ -25,7 +25,7 @@ PER_MODEL_FILE = "batching_params.pbtxt"  # TensorFlow Serving reads it from eac
 
 
 def check_model_name(name: str, cure: str) -> None:
-    """Checks that a URL of TensorFlow Serving's REST API can carry a name.
+    """Checks that a model's name can be part of a URL of TensorFlow Serving's REST API.
 
     Args:
         name: the model's name.

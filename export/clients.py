@@ -52,7 +52,7 @@ def docker_command(export_dir: str) -> str:
 
 
 def curl_command(export_dir: str, description: Mapping) -> str:
-    """Returns the command that asks the example of the model's description over REST."""
+    """Returns the command that sends the example of the model's description over REST."""
     body = json.dumps({"instances": description["example"]["instances"]}, ensure_ascii=False)
     return f"curl -d {shlex.quote(body)} \\\n    {shlex.quote(_predict_url(export_dir))}"
 
@@ -62,12 +62,12 @@ def _predict_url(export_dir: str) -> str:
 
 
 def rest_client(export_dir: str, description: Mapping) -> str:
-    """Returns a Python program that asks the example over REST, with the standard library alone."""
+    """Returns a Python program that sends the example over REST, with only the standard library."""
     return _render("rest_client.py.j2", url=_predict_url(export_dir), instances=description["example"]["instances"])
 
 
 def grpc_client(export_dir: str, description: Mapping) -> str:
-    """Returns a Python program that asks the example over gRPC, with `tensorflow-serving-api`."""
+    """Returns a Python program that sends the example over gRPC, with `tensorflow-serving-api`."""
     name, address = model_name(export_dir), f"{_HOST}:{GRPC_PORT}"
     return _render("grpc_client.py.j2", name=name, address=address, columns=_columns(description))
 
@@ -84,13 +84,13 @@ def _columns(description: Mapping) -> dict[str, list]:
 
 
 def readme(export_dir: str, description: Mapping, **values) -> str:
-    """Returns instructions for serving and asking this very model, in Markdown.
+    """Returns instructions for serving and querying this model, in Markdown.
 
     Args:
         export_dir: base path of the model.
         description: see `Head.description`.
-        **values: what else the template takes: `version`, the one that was written last; `encoder`, its `BertConfig`;
-            `training`, the body of the training's card; `int8`, lines on what products of 8 bits cost.
+        **values: the template's other variables: `version`, the one that was written last; `encoder`, its `BertConfig`;
+            `training`, the body of the training's card; `int8`, lines on the cost of 8-bit products.
     """
     commands = {make.__name__: make(export_dir) for make in (serve_command, docker_command)}
     clients = {make.__name__: make(export_dir, description) for make in (curl_command, rest_client, grpc_client)}

@@ -7,7 +7,7 @@ A version's own files are written before it is published:
 - `batching_params.pbtxt`: used with `--enable_batching --enable_per_model_batching_parameters`.
 - `assets.extra/model.json`: the model's inputs, outputs and example, for clients and pages.
 
-`README.md` lies below the base path, for all versions.
+`README.md` is directly in the base path, for all versions.
 """
 
 import os
@@ -25,7 +25,7 @@ from keras_bert.answers import text_bounds
 from keras_bert.files import write_json
 from tasks.report import card
 
-# TensorFlow Serving reads at most 1,000, and runs each before the version answers anybody.
+# TensorFlow Serving reads at most 1,000, and runs them all before the version answers requests.
 _MAX_WARMUP_REQUESTS = 10
 
 # A BatchingParameters message of TensorFlow Serving (session_bundle_config.proto), which no package ships.
@@ -47,7 +47,7 @@ def write_extras(directory: str, head: Head) -> None:
 
 
 def warmup_record(signature: str, inputs: Mapping[str, np.ndarray]) -> bytes:
-    """Returns a request as TensorFlow Serving replays it: by Classify, Regress, or Predict for all other signatures.
+    """Returns a request as TensorFlow Serving replays it: Classify, Regress, or Predict for all other signatures.
 
     The bytes are those of a `PredictionLog` (tensorflow_serving/apis/prediction_log.proto). Its classes come with
     tensorflow-serving-api, which only servers need.
@@ -69,7 +69,7 @@ def warmup_record(signature: str, inputs: Mapping[str, np.ndarray]) -> bytes:
 
 
 def _field(number: int, payload: bytes) -> bytes:
-    """Returns a field of a protocol buffer message, of bytes, a string or a message, as it is stored."""
+    """Returns the wire format of a protocol buffer field that holds bytes, a string or a message."""
     size, length = len(payload), b""
     while size > 127:
         size, length = size >> 7, length + bytes([size & 127 | 128])
@@ -79,16 +79,16 @@ def _field(number: int, payload: bytes) -> bytes:
 def write_readme(
     export_dir: str, head: Head, version_directory: str, training: str | None = None, int8: Sequence[str] = ()
 ) -> None:
-    """Writes a model card to `README.md` below the base path: how to serve and ask this model, and how it was trained.
+    """Writes a model card to `README.md` in the base path: how to serve and query the model, and how it was trained.
 
-    TensorFlow Serving looks only at directories with a number for a name, so a file may lie beside the versions.
+    TensorFlow Serving looks only at directories with a number for a name, so a file may be beside the versions.
 
     Args:
         export_dir: base path of the model.
         head: the exported model.
         version_directory: the version that was written last.
         training: the card of its training, which the README includes, or None.
-        int8: lines on what products of 8 bits cost, if some may be.
+        int8: lines on the cost of 8-bit products, if some are allowed.
     """
     description = head.description()
     top, body = card.split_card(training) if training else (card.head(description["task"]), "")

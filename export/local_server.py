@@ -29,12 +29,12 @@ from tasks.settings import missing_packages
 
 
 def serve(settings: ServerSettings) -> None:
-    """Serves models until the process is told to end.
+    """Serves models until SIGTERM or Ctrl-C.
 
     Prints a line for each model to standard output as soon as requests are answered.
 
     Raises:
-        InputError: there is no version to serve or it is damaged, a file of settings is wrong, or an address cannot be
+        InputError: there is no version to serve or it is damaged, a settings file is wrong, or an address cannot be
             bound.
     """
     models = _models(settings)
@@ -48,12 +48,12 @@ def serve(settings: ServerSettings) -> None:
     memory.limit_arenas()
     # gRPC's core writes to standard error itself, for example about a taken port or bytes that are not HTTP/2.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    # Imported late: it brings TensorFlow, and --help should not wait for that.
+    # Imported late: this imports TensorFlow, and --help should not wait for that.
     from export.server.assembly import running_server
     from export.server.servable import begin_quietly
 
     begin_quietly(settings)
-    # Freezing what the imports created shortens the garbage collection after a version ends, which holds up requests.
+    # Freezing what the imports created shortens the garbage collection after a version ends, which delays requests.
     gc.collect()
     gc.freeze()
     with running_server(models, settings, batching) as server, _end_signals() as told:
@@ -73,7 +73,7 @@ def serve(settings: ServerSettings) -> None:
 
 
 def _runtime(wanted: str) -> str:
-    """Returns what computes the encoders, TensorFlow alone if `auto` finds no ONNX Runtime."""
+    """Returns the runtime of the encoders: TensorFlow if `auto` finds no ONNX Runtime, else as wanted."""
     missing = missing_packages("onnx") if wanted == "auto" else []
     if not missing:
         return wanted
@@ -114,7 +114,7 @@ def _end_signals() -> Iterator[int]:
 
 
 def _models(settings: ServerSettings) -> list[config_files.ModelSettings]:
-    if settings.model_config_file is not None:  # As in TensorFlow Serving, it outweighs the flags of one model.
+    if settings.model_config_file is not None:  # As in TensorFlow Serving, it overrides the flags of a single model.
         return config_files.read_model_config(settings.model_config_file)
     if settings.model_base_path is None:
         raise InputError("Expected --model_base_path or --model_config_file.")

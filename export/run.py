@@ -8,8 +8,8 @@ Exports what a task's command trained (its output_dir/model), or a preset with a
 `save_to_preset` wrote after `fit`. Some tasks take any preset: embeddings, fill_mask (which needs the masked-LM head,
 as in bert-pretrain's output_dir/preset), sentence_embedding and search (which take the embedders of bert-embed and
 sentence-transformers). Writes `served/mood/1` (then 2, 3, ...), and `served/mood/README.md` with the commands that
-serve and ask this very model. A version gets its number only after it was verified in a fresh process and, where g++
-is installed, by a C++ program. An export takes seconds for a small model, and about a minute for BERT-base.
+serve and query the model. A version gets its number only after it has been verified in a fresh process and, if g++ is
+installed, by a C++ program. An export takes seconds for a small model, and about a minute for BERT-base.
 """
 
 import dataclasses
@@ -110,14 +110,14 @@ def export(settings: ExportSettings) -> str:
     """Exports a trained model or a preset.
 
     Returns:
-        What to tell the user, several lines.
+        A report for the user, several lines.
 
     Raises:
-        InputError: there is no such model, `export_dir` is no name for a model, the version exists, a setting is not
-            for this task, or the verification failed.
+        InputError: there is no such model, `export_dir` does not end in a model's name, the version exists, a setting
+            is not for this task, or the verification failed.
     """
     _check(settings)
-    # Imported late: they bring TensorFlow, and --help should not wait for that.
+    # Imported late: these import TensorFlow, and --help should not wait for that.
     from export import clients, companion_files, saved_model
     from export.heads.loading import HEADS, load_head
     from export.verification.verify import VerificationError
@@ -126,7 +126,7 @@ def export(settings: ExportSettings) -> str:
     wanted = [name for name in targets.TARGETS if getattr(settings, name)]
     own = {name: getattr(settings, name) for head in HEADS.values() for name in head.settings}
     source = settings.model_dir or settings.preset
-    training = card.find_card(source)  # What cannot be read is refused before a version is published.
+    training = card.find_card(source)  # Before a version is published, since the card may be unreadable.
     head = load_head(source, settings.task, sequence_length=settings.max_seq_length, **own)
     decision = _decide(settings, head)
     described, int8 = decision.lines() if decision else [], decision.products if decision else ()
@@ -153,7 +153,7 @@ def export(settings: ExportSettings) -> str:
 
 
 def _decide(settings: ExportSettings, head):
-    """Decides which products may be 8 bits, before anything is written; None without `--int8`."""
+    """Decides which products may be computed in 8 bits, before anything is written; None without `--int8`."""
     if not settings.int8:
         return None
     from export.targets import int8
@@ -162,7 +162,7 @@ def _decide(settings: ExportSettings, head):
     try:
         rows = held_out.find(settings.model_dir, head.preprocessor.tokenizer) if settings.model_dir else None
     except InputError as error:
-        print(f"--int8: the rows that the training held out cannot be read, so docstrings are asked. {error}")
+        print(f"--int8: the rows that the training held out cannot be read, so docstrings are used. {error}")
         rows = None
     return int8.decide(head, rows, settings.int8_tolerance)
 

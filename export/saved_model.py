@@ -34,8 +34,8 @@ def export_model(
     """Writes a trained model as a new version under a base path that TensorFlow Serving watches; see `export_head`.
 
     Args:
-        model: of the task's `build_...`, such as encoder inputs to logits of shape (B, number of labels).
-        preprocessor: its tokenizer and `sequence_length`. The graph pads to the batch's longest in any case.
+        model: the task's model, such as a `BertTextClassifier`, from encoder inputs to its outputs.
+        preprocessor: gives the tokenizer and `sequence_length`. The graph always pads to the batch's longest.
         directory, version, with_cc: as in `export_head`.
         task: name of the head (`export.heads.loading.HEADS`).
         **settings: further arguments of the head: for a classifier `labels`, names of the classes in the order of the
@@ -60,23 +60,23 @@ def export_head(
 ) -> str:
     """Writes a head as a new version under a base path that TensorFlow Serving watches.
 
-    The version is built beside its place under another name, verified there (`verify.verify`), and renamed once it has
+    The version is built under another name in the base path, verified there (`verify.verify`), and renamed once it has
     passed, so a server that polls the base path sees a complete version or none. For a bucket it is built on this
-    machine and uploaded. The `saved_model.pb` goes last, since servers ignore a version without it.
+    machine and uploaded. The `saved_model.pb` is uploaded last, since servers ignore a version without it.
 
     Args:
         head: the trained model of one task; exported in float32 whatever it was trained in.
         directory: base path; versions are its numeric sub-directories.
         version: number of the version; None: one more than the highest there.
-        with_cc: one of `verify.WITH_CC`, whether to ask the C++ program as well.
+        with_cc: one of `verify.WITH_CC`, whether to run the C++ program as well.
         int8: `export.targets.int8.Decision.content`, for bert-serve.
 
     Returns:
         The version's directory, such as `directory/1`.
 
     Raises:
-        InputError: the version exists or no number is left, the base path cannot be written, or there is no compiler
-            though `with_cc` is "on".
+        InputError: the version exists or no number is left, the base path cannot be written, or `with_cc` is "on" but
+            there is no compiler.
         ValueError: `version` is out of range, or the model holds no BertBackbone.
         VerificationError: the export does not answer as the model does; nothing was published.
     """
@@ -131,7 +131,7 @@ def write_verified(
         head: gives signatures and files.
         served: the model on which the signatures are traced.
         probes, with_cc, rounding: as in `verify.verify`.
-        directory: becomes the version.
+        directory: becomes the version; need not exist.
 
     Raises:
         VerificationError: the graph does not answer as `probes` say.
@@ -142,15 +142,15 @@ def write_verified(
 
 
 def write_graph(head: Head, model: keras.Model, directory: str) -> int:
-    """Writes a head's signatures, the weights that they use and what the encoders are, without verifying anything.
+    """Writes a head's signatures, the weights that they use and a description of the encoders; verifies nothing.
 
     Args:
         head: gives the signatures.
-        model: the signatures are traced on it; see `rebuild_for_serving`.
+        model: the model on which the signatures are traced; see `rebuild_for_serving`.
         directory: becomes a SavedModel.
 
     Returns:
-        Bytes of the weights, each counted once.
+        Size of the weights in bytes, each counted once.
     """
     functions = head.functions(model)
     # Track the weights alone, as plain variables. Tracking the Keras model as well would store each weight twice
@@ -167,7 +167,7 @@ def write_graph(head: Head, model: keras.Model, directory: str) -> int:
 
 
 def _describe_encoders(models: Sequence[keras.Model], module: tf.Module) -> list[dict]:
-    """Returns what `bert-serve` needs to know of the encoders in a graph to run them in ONNX Runtime."""
+    """Returns what `bert-serve` needs to know about the encoders in a graph to run them in ONNX Runtime."""
     names = {
         id(variable): f"{group}/{number}"
         for group in ("weights", "more")

@@ -1,14 +1,14 @@
 """Names, types and shapes of the served signatures, and TensorFlow Serving's rules for them.
 
-Importing this module registers the ops of tensorflow-text that served graphs hold, or raises an InputError.
+Importing this module registers the ops of tensorflow-text that served graphs contain, or raises an InputError.
 
 Clients write these names, so they are an interface. Each head's `description` (`export/heads`) lists the inputs and
 outputs of its signatures. Heads share
 
 - `serving_default`: texts, string [B], in answers out;
 - `token_ids`: `token_ids`, `segment_ids` int32 [B, S], `lengths` int32 [B];
-- `explain`, of classifiers and regressors alone: texts in, the share of each word in the answer out;
-- `count_tokens`, of embedders alone: texts in, how many tokens the model reads of each out;
+- `explain`, only of classifiers and regressors: texts in, the share of each word in the answer out;
+- `count_tokens`, only of embedders: texts in, the number of tokens that the model reads of each out;
 - `classify`, `regress`: `inputs`, string [B], serialized `tf.Example`s.
 
 Texts may be any bytes. `token_ids` refuses ids that the model has no weights for.
@@ -47,7 +47,7 @@ _TOKEN_INPUTS = {
     "lengths": "how many of the ids are real; the others are padding",
 }
 
-# Outputs that TensorFlow Serving allows the two verbs that take examples.
+# Outputs that TensorFlow Serving allows for the two verbs that take examples.
 _EXAMPLE_OUTPUTS = {CLASSIFY: {"classes", "scores"}, REGRESS: {"outputs"}}
 _NOT_IN_JSON = frozenset({tf.float16.as_datatype_enum, tf.bfloat16.as_datatype_enum})
 _INITIALIZER = "__saved_model_init_op"
@@ -62,8 +62,8 @@ def trace(function: Callable, axes: Mapping[str, tuple], dtype: tf.DType) -> tf.
 
     Args:
         function: takes each input by its name.
-        axes: the inputs: name -> dimensions after the batch's, a size, or the name of a free one.
-        dtype: of all inputs.
+        axes: the inputs: name -> dimensions after the batch's, each a size or the name of a free dimension.
+        dtype: the type of all inputs.
     """
     sizes = {name: [axis if isinstance(axis, int) else None for axis in own] for name, own in axes.items()}
     specs = {name: tf.TensorSpec([None, *shape], dtype, name=name) for name, shape in sizes.items()}
@@ -72,7 +72,7 @@ def trace(function: Callable, axes: Mapping[str, tuple], dtype: tf.DType) -> tf.
 
 
 def describe_tokens(axes: Mapping[str, tuple], more: Mapping[str, str]) -> dict[str, str]:
-    """Describes each input of `token_ids`; `more` has the text of inputs that not every head has."""
+    """Describes each input of `token_ids`; `more` has the texts for inputs that not every head has."""
     sizes = {name: f" ({', '.join(map(str, own))})" if own else "" for name, own in axes.items()}
     texts = {**_TOKEN_INPUTS, **more}
     return {name: f"int32{size}: {texts[name]}" for name, size in sizes.items()}

@@ -180,7 +180,7 @@ def test_an_export_says_and_keeps_what_was_measured(head, tmp_path, capsys, monk
         model_dir=directory, export_dir=base, int8=True, int8_tolerance=50.0, onnx=True, with_cc="off"
     )
     lines = export(settings).splitlines()
-    assert "docstrings are asked" in capsys.readouterr().out
+    assert "docstrings are used" in capsys.readouterr().out
     assert lines[lines.index("int8:") + 1].strip().startswith("8 of 8 products in 8 bits")
     assert len(read_json(os.path.join(base, "1", INT8_FILE))["products"]) == 8
     with open(os.path.join(base, "README.md"), encoding="utf-8") as file:
