@@ -1,4 +1,4 @@
-"""Admits requests of both protocols: checks their keys, and bounds requests, bytes of bodies, and runs at a time."""
+"""Admits requests of both protocols: checks their keys, and limits requests, bytes of bodies, and concurrent runs."""
 
 import concurrent.futures
 import contextlib
@@ -14,10 +14,10 @@ from export.server.monitoring import Metrics
 from export.server.serving_error import ServingError, TimeLeft, too_late
 from tasks.settings import available_cores
 
-# Most bytes of a short run's inputs: a text or two.
+# Largest size in bytes of a short run's inputs: a text or two.
 _SHORT_BYTES = 4096
 _RUNS_OF_A_THREAD = 8
-# Open without a key: health checks, and the page itself, which asks for the key.
+# Accessible without a key: health checks, and the page itself, which asks for the key.
 _OPEN_PATHS, _OPEN_METHODS = ("/health", "/"), "/grpc.health.v1.Health/"
 
 
@@ -25,8 +25,8 @@ class Admission:
     """Admits what fits and refuses the rest at once, since a queue that only grows delays every request.
 
     Args:
-        max_requests: most requests in progress.
-        max_bytes: most bytes that their bodies take, parsed.
+        max_requests: largest number of requests in progress.
+        max_bytes: largest number of bytes that their bodies may take, once parsed.
         metrics: counts refusals.
 
     Attributes:
@@ -48,7 +48,7 @@ class Admission:
         """Counts the block as a request in progress.
 
         Raises:
-            ServingError: (RESOURCE_EXHAUSTED) as many as allowed are in progress.
+            ServingError: (RESOURCE_EXHAUSTED) `max_requests` are already in progress.
         """
         with self._lock:
             is_full = self.in_progress >= self.max_requests
@@ -97,14 +97,14 @@ class Admission:
 
 
 class Turns:
-    """Bounds how many graphs run at once, since each takes memory of its own, and in which threads they run.
+    """Limits how many graphs run at once, since each takes memory, and decides in which threads they run.
 
-    Long runs have turns of their own, so that short ones never wait for them. There are two turns a core for short
-    runs, and one for each two cores for long ones.
+    Long runs have separate turns, so that short ones never wait for them. There are two turns per core for short runs,
+    and one per two cores for long runs.
 
     TensorFlow keeps what oneDNN compiled for the shapes of a thread's products, up to 1,024 times about 130 KB, until
-    the thread ends. Texts of all lengths have ever new shapes, and a server has a thread for each connection. So graphs
-    run in threads that end after some runs (benchmarks/soak.py).
+    the thread ends. Texts of varying length keep producing new shapes, and a server has a thread for each connection.
+    So graphs run in threads that end after some runs (benchmarks/soak.py).
     """
 
     def __init__(self):
@@ -119,11 +119,11 @@ class Turns:
         """Waits for a turn, and holds it for the block.
 
         Args:
-            num_bytes: of the run's inputs.
-            time_left: for how long the turn is wanted.
+            num_bytes: size of the run's inputs.
+            time_left: see `serving_error.TimeLeft`.
 
         Raises:
-            ServingError: (DEADLINE_EXCEEDED) the time is over before there is a turn.
+            ServingError: (DEADLINE_EXCEEDED) no turn was free in time.
         """
         turns = self._short if num_bytes <= _SHORT_BYTES else self._long
         seconds = time_left()
@@ -137,7 +137,7 @@ class Turns:
             turns.release()
 
     def run(self, function: Callable, *arguments):
-        """Returns what a function returns in one of the threads, or raises what it raises. It must have a turn."""
+        """Runs a function in one of the threads, and returns or raises what it does; the caller must hold a turn."""
         with self._lock:
             if not self._runs_left:
                 if self._pool:
@@ -150,10 +150,10 @@ class Turns:
 
 
 class Keys(grpc.ServerInterceptor):
-    """The keys of a server, one of which each request must carry as `Authorization: Bearer KEY`; without any, all pass.
+    """Checks that each request carries one of the server's keys, `Authorization: Bearer KEY`; without keys, all pass.
 
     Args:
-        source: as `config_files.read_keys` takes it; None: no keys.
+        source: the source of the keys, as in `config_files.read_keys`; None: no keys.
 
     Raises:
         InputError: as `config_files.read_keys`.
@@ -182,6 +182,6 @@ class Keys(grpc.ServerInterceptor):
     def _admits(self, authorization: str | None) -> bool:
         scheme, _, key = (authorization or "").partition(" ")
         digest = hashlib.sha256(key.strip().encode()).digest()
-        # Every key is compared in full, so that the time tells nothing about any of them.
+        # Every key is compared in full, so that the time reveals nothing about them.
         matches = [hmac.compare_digest(digest, key_digest) for key_digest in self._digests]
         return not matches or (scheme.lower() == "bearer" and any(matches))

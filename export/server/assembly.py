@@ -29,7 +29,7 @@ from export.server.warmup import warm_up
 from keras_bert.errors import InputError
 from keras_bert.files import file_states, is_file
 
-# Bytes held at once, in units of the longest body: parsed, a body takes up to about 50 times its own bytes.
+# Bytes of bodies held at once, in units of the largest body: once parsed, a body takes up to about 50 times its size.
 _LONGEST_BODIES = 64
 
 
@@ -95,7 +95,7 @@ def _config_follower(manager: ModelManager, path: str, models: Sequence[ModelSet
         try:
             wanted = read_model_config(path)
             if wanted != current:
-                # If none of this has changed, another try would load the good models among them for nothing again.
+                # If none of this has changed, a retry would only load the valid models again.
                 state = (wanted, manager.states(), [file_states(model.base_path) for model in wanted])
                 if state != refused:
                     refused = state
@@ -117,7 +117,7 @@ def running_server(
     """Serves while the block runs, then refuses new requests, answers the last ones, and ends.
 
     Args:
-        models: what to serve.
+        models: the models to serve.
         settings: see `ServerSettings`.
         batching_parameters: for `--enable_batching`; None: every request runs by itself.
 
@@ -141,14 +141,14 @@ def running_server(
         grpc = GrpcServer(manager, metrics, admission, settings) if has_grpc else None
         manager.apply(models)
         stack.callback(manager.close)
-        # For the versions that it starts with, the command prints its own line once they answer.
+        # The command itself prints a line for each version that it starts with, once they answer.
         manager.announce = functools.partial(print, flush=True)
         if grpc:
             grpc.start()
             stack.callback(grpc.wait)
         stack.enter_context(running(rest))
         if grpc:
-            stack.callback(grpc.stop)  # Starts to end before REST does, so that both stop taking requests together.
+            stack.callback(grpc.stop)  # Starts before REST ends, so that both stop taking requests together.
         if scheduler:
             stack.callback(scheduler.hurry)
         polls = [(manager.poll, settings.file_system_poll_wait_seconds)]

@@ -1,4 +1,4 @@
-"""Joins requests along dimension 0 into batches, runs them together, and takes the answers apart again.
+"""Joins requests along dimension 0 into batches, runs them together, and splits the answers again.
 
 Strings are joined as they are. Numbers are joined only if their shapes agree in all other dimensions: they are never
 padded, since nothing here knows the padding value. Each request gets exactly its own rows back.
@@ -9,8 +9,8 @@ that finds a thread free would be a batch of one, and runs in its own thread.
 
 `tf.nondifferentiable_batch_function` would batch inside the graph, as TensorFlow Serving does in its session. It does
 not fit here for two reasons. It fails a whole batch when the graph refuses one request's values; here a failed batch is
-run again in parts, so that only the bad one fails. And it knows no deadline: it would compute answers that
-nobody waits for any more, and tell a client too late that its request is late.
+run again in parts, so that only the bad request fails. And it has no deadlines: it would compute answers that no client
+waits for any more, and report a missed deadline only after the run.
 """
 
 import concurrent.futures
@@ -59,7 +59,7 @@ class _Queue:
 
 
 class _Task:
-    """One request that waits for its batch; `answer` gets its outputs or its error."""
+    """One request that waits for its batch; `answer` receives its outputs or its error."""
 
     def __init__(self, arrays: Arrays, size: int, time_left: TimeLeft):
         self.arrays = arrays
@@ -81,12 +81,12 @@ class BatchScheduler:
     """Threads that form and run the batches of all models.
 
     Args:
-        num_threads: batches that run at once.
+        num_threads: number of batches that run at once.
     """
 
     def __init__(self, num_threads: int):
         self._changed = threading.Condition()
-        self._queues: OrderedDict[_Key, _Queue] = OrderedDict()  # None is empty; the first is next.
+        self._queues: OrderedDict[_Key, _Queue] = OrderedDict()  # No queue is empty; the first one is next.
         self._is_closed = False
         self._waits = True
         self._num_running = 0
@@ -120,7 +120,7 @@ class BatchScheduler:
 
     @contextlib.contextmanager
     def turn_without_waiting(self, key: _Key) -> Iterator[bool]:
-        """Takes the turn of an idle thread whose batch would be this one task, which saves two thread switches.
+        """Takes the turn of an idle thread whose batch would be only this task, which saves two thread switches.
 
         Yields:
             True if there was a turn to take: nothing is queued, a thread is idle, and batches do not wait to grow.
@@ -142,7 +142,7 @@ class BatchScheduler:
                 self._changed.notify()
 
     def hurry(self) -> None:
-        """Ends all waiting for more tasks: the server is shutting down, and none will come."""
+        """Ends all waiting for more tasks, since the server is shutting down."""
         with self._changed:
             self._waits = False
             self._changed.notify_all()
@@ -202,8 +202,8 @@ class Batcher:
         scheduler: runs the batches in its threads.
         model_name: label of the metrics.
         metrics: counts requests and batches.
-        own_columns: takes away what outputs are longer for the rows of other requests: `(signature name, arrays) ->
-            arrays`.
+        own_columns: removes the padding that a request's outputs have only because of other requests in the batch:
+            `(signature name, arrays) -> arrays`.
     """
 
     run_graph: Callable[[str, Arrays, TimeLeft], dict[str, np.ndarray]]
@@ -217,7 +217,7 @@ class Batcher:
         """Runs a request within a batch; its signature must be batchable (`Signature.is_batchable`).
 
         Args:
-            time_left: for how long the answer is wanted.
+            time_left: see `serving_error.TimeLeft`.
 
         Raises:
             ServingError: `run_graph` raised it, the queue is full, the deadline passed, or the request is too large.
@@ -254,18 +254,18 @@ class Batcher:
                 task.answer.set_exception(too_late())
             else:
                 wanted.append(task)
-        with monitoring.collected():  # Its wait for a turn is a part of the batch's own time, whichever thread runs it.
+        with monitoring.collected():  # The wait for a turn counts as the batch's time, whichever thread runs it.
             while wanted:
                 wanted = self._answer(signature_name, wanted)
 
     def _answer(self, signature_name: str, tasks: list[_Task]) -> list[_Task]:
-        """Answers tasks by one run. If it fails, searches the request at fault by halves, whose answers count.
+        """Answers tasks in one run. If it fails, finds the request at fault by bisection, and keeps the good answers.
 
-        One bad request among n costs at most log2(n) + 2 runs more: the search, its own run, and that of the tasks that
-        the search left.
+        One bad request among n costs at most log2(n) + 2 further runs: the search, the request's own run, and the run
+        of the tasks that the search left.
 
         Returns:
-            Tasks without an answer so far.
+            The tasks that have no answer yet.
         """
         left: list[_Task] = []
         part = tasks
@@ -285,16 +285,16 @@ class Batcher:
             part = tasks[: (len(tasks) + 1) // 2]
 
     def _run_alone(self, signature_name: str, task: _Task, error: Exception) -> None:
-        """Answers a task that failed in a batch of its own; the fault may lie in what makes it a batch."""
+        """Answers a task that failed as a batch of one; runs it without batching if that may be at fault."""
         try:
             if isinstance(error, ServingError) and not self.parameters.allowed_batch_sizes:
                 raise error
             task.answer.set_result(self.run_graph(signature_name, task.arrays, task.time_left))
-        except Exception as failure:  # It is raised in the thread of its request.
+        except Exception as failure:  # Raised in the thread of its request.
             task.answer.set_exception(failure)
 
     def _run_joined(self, signature_name: str, tasks: list[_Task]) -> list[dict[str, np.ndarray]]:
-        """Answers several tasks by one run; raises `ValueError` if its outputs cannot be taken apart."""
+        """Answers several tasks in one run; raises `ValueError` if its outputs cannot be split."""
         rows = sum(task.size for task in tasks)
         padded = next((size for size in self.parameters.allowed_batch_sizes if size >= rows), rows)
         joined = {}

@@ -38,7 +38,7 @@ class ModelSettings(NamedTuple):
     Attributes:
         name: its name in requests.
         base_path: the directory of its versions.
-        policy: chooses those to serve.
+        policy: chooses the versions to serve.
         labels: label -> version.
     """
 
@@ -52,9 +52,9 @@ def read_model_config(path: str) -> list[ModelSettings]:
     """Reads a file of TensorFlow Serving's `--model_config_file`.
 
     Raises:
-        InputError: the file cannot be read, is no such message, or contradicts itself.
+        InputError: the file cannot be read, is not such a message, or contradicts itself.
     """
-    # It comes with the extra `serve`, whose absence the settings tell.
+    # Part of the extra `serve`; the settings report if it is missing.
     from tensorflow_serving.config import model_server_config_pb2
 
     expected = "TensorFlow Serving's model_config_list { config { name: ... base_path: ... } }"
@@ -67,11 +67,11 @@ def settings_of(config: Message, where: str) -> list[ModelSettings]:
 
     Args:
         config: a `ModelServerConfig`.
-        where: its name in errors.
+        where: what error messages call the configuration.
 
     Raises:
-        InputError: it names no model, a model twice, or a name that no URL can carry; or a model has a relative base
-            path, a platform other than TensorFlow, or a policy that serves nothing.
+        InputError: the configuration names no model, a model twice, or a name that cannot be part of a URL; or a model
+            has a relative base path, a platform other than TensorFlow, or a policy that serves nothing.
     """
     if config.WhichOneof("config") != "model_config_list" or not config.model_config_list.config:
         raise InputError(f"{where}: expected a model_config_list with at least one config.")
@@ -110,7 +110,7 @@ def _policy(model: Message, where: str) -> VersionPolicy:
 
 
 def in_precision(models: Sequence[ModelSettings], precision: str) -> Sequence[ModelSettings]:
-    """Returns the models with the base paths of their versions in bfloat16, if `--precision` asks for these.
+    """Returns the models with the base paths of their bfloat16 versions, if `--precision` asks for them.
 
     Raises:
         InputError: a model has no such versions.
@@ -130,7 +130,7 @@ def aspired_versions(settings: ModelSettings) -> list[tuple[int, str]]:
     """Lists number and path of the versions to serve now, ascending.
 
     Raises:
-        InputError: the base path does not exist, or holds no version, or none that the policy names.
+        InputError: the base path does not exist, has no version, or none that the policy names.
     """
     chosen = settings.policy.choose(base_path.existing_versions(settings.base_path))
     if not chosen:
@@ -142,10 +142,10 @@ def aspired_versions(settings: ModelSettings) -> list[tuple[int, str]]:
 
 
 def read_keys(source: str | None) -> list[str]:
-    """Returns the keys of `--api_key`: a file with one in each line, or `env:NAME`, an environment variable with some.
+    """Returns the keys of `--api_key`: a file with a key per line, or `env:NAME`, an environment variable like it.
 
     Raises:
-        InputError: the file cannot be read, or there is no key, or a line is none, such as a comment.
+        InputError: the file cannot be read, there is no key, or a line is not a key, such as a comment.
     """
     if source is None:
         return []
@@ -153,7 +153,7 @@ def read_keys(source: str | None) -> list[str]:
     lines = os.environ.get(source[4:], "").splitlines() if in_env else dict(read_lines(source or os.devnull)).values()
     keys = {number: line.strip() for number, line in enumerate(lines, start=1) if line.strip()}
     wrong = [number for number, key in keys.items() if not re.fullmatch("(?!#)[!-~]+", key)]
-    if wrong or not keys:  # No message shows what may be a key.
+    if wrong or not keys:  # The message must not show what may be a key.
         raise InputError(
             f"--api_key={source}: expected a key in each line, of ASCII characters without blanks, and no comments. "
             f"Found: {f'something else in line {wrong[0]}' if wrong else 'no key'}"
@@ -168,11 +168,11 @@ class BatchingParameters(NamedTuple):
     """Settings for joining requests. The defaults are TensorFlow Serving's.
 
     Attributes:
-        max_batch_size: most rows of a batch; a larger request is refused, or runs alone with
+        max_batch_size: largest number of rows of a batch; a larger request is refused, or runs alone with
             `enable_large_batch_splitting`.
         batch_timeout_micros: microseconds that an incomplete batch waits for more requests.
-        max_enqueued_batches: most batches that wait; further requests are refused.
-        num_batch_threads: batches that run at once, of all models together.
+        max_enqueued_batches: largest number of batches that wait; further requests are refused.
+        num_batch_threads: number of batches of all models that run at once.
         allowed_batch_sizes: sizes to which batches are padded, ascending up to `max_batch_size`; empty: no padding.
         enable_large_batch_splitting: see `max_batch_size`.
     """
@@ -189,7 +189,7 @@ def read_batching_parameters(path: str) -> BatchingParameters:
     """Reads a file of TensorFlow Serving's `--batching_parameters_file` or a version's `batching_params.pbtxt`.
 
     Raises:
-        InputError: the file cannot be read, is not that message, or its values contradict each other.
+        InputError: the file cannot be read, is not such a message, or its values contradict each other.
     """
     expected = "TensorFlow Serving's batching parameters, such as max_batch_size { value: 32 }"
     message = read_text_message(path, declared_message("BatchingParameters"), expected)
@@ -225,10 +225,10 @@ def read_text_message(path: str, message: Message, expected: str) -> Message:
     Args:
         path: the file.
         message: an empty message of the right class.
-        expected: the right content of the file in words, for errors.
+        expected: the expected content of the file in words, for errors.
 
     Raises:
-        InputError: the file cannot be read, or is no such message.
+        InputError: the file cannot be read, or is not such a message.
     """
     text = "\n".join(line for _, line in read_lines(path))
     try:

@@ -56,7 +56,7 @@ def spec_of(request: Message) -> model_pb2.ModelSpec:
     """Returns the model that a request names.
 
     Raises:
-        ServingError: (INVALID_ARGUMENT) it names none.
+        ServingError: (INVALID_ARGUMENT) the request names no model.
     """
     if isinstance(request, inference_pb2.MultiInferenceRequest):
         if not request.tasks:
@@ -100,7 +100,7 @@ def _infer(servable: Servable, request: Message, time_left: TimeLeft, api: str, 
 
 
 def multi_inference(servable: Servable, request: inference_pb2.MultiInferenceRequest, time_left: TimeLeft):
-    """Answers a `MultiInferenceRequest`, which asks several signatures of one model about the same examples.
+    """Answers a `MultiInferenceRequest`, which runs several signatures of one model on the same examples.
 
     Raises:
         ServingError: two tasks name different models or the same signature, or a method is neither classify nor
@@ -181,7 +181,7 @@ def _model_spec(servable: Servable, signature_name: str | None) -> model_pb2.Mod
 
 def _examples(message: input_pb2.Input) -> list[bytes]:
     if message.WhichOneof("kind") == "example_list_with_context":
-        # To a parser, two messages in a row are one message with the fields of both.
+        # To a parser, two concatenated messages are one message with the fields of both.
         context = message.example_list_with_context.context.SerializeToString()
         return [context + example.SerializeToString() for example in message.example_list_with_context.examples]
     return [example.SerializeToString() for example in message.example_list.examples]
@@ -239,7 +239,7 @@ def to_array(name: str, tensor: tensor_pb2.TensorProto) -> np.ndarray:
 
 
 def to_tensor(array: np.ndarray, as_content: bool = False) -> tensor_pb2.TensorProto:
-    """Returns an array as a tensor of a response, its numbers in `tensor_content` if asked for."""
+    """Returns an array as a tensor of a response; `as_content` puts its numbers into `tensor_content`."""
     dtype = tf.string if array.dtype == object else tf.as_dtype(array.dtype)
     tensor = tensor_pb2.TensorProto(dtype=dtype.as_datatype_enum, tensor_shape=tf.TensorShape(array.shape).as_proto())
     if dtype == tf.string:

@@ -1,7 +1,7 @@
 """TensorFlow Serving's gRPC API: PredictionService and ModelService.
 
-Requests arrive as bytes and are parsed here: a malformed one gets INVALID_ARGUMENT, where the generated code would log
-a traceback. SessionService, PredictStreamed and TensorFlow Serving's request logging are not offered.
+Requests arrive as bytes and are parsed here: a malformed one gets INVALID_ARGUMENT, whereas the generated code would
+log a traceback. SessionService, PredictStreamed and TensorFlow Serving's request logging are not offered.
 """
 
 import concurrent.futures
@@ -28,10 +28,10 @@ from export.server.server_settings import DRAIN_SECONDS, ServerSettings
 from export.server.serving_error import MOST_SECONDS, ServingError, TimeLeft, as_serving_error, invalid
 from keras_bert.errors import InputError
 
-_MAX_MESSAGE = 1024  # Characters of an error's message, TensorFlow Serving's bound.
-# Most memory of a parsed message, relative to its bytes: an Example with one feature without values takes that much.
+_MAX_MESSAGE = 1024  # Characters of an error's message, TensorFlow Serving's limit.
+# Largest memory of a parsed message, relative to its size: an Example with one feature without values takes that much.
 _MAX_GROWTH = 32
-_SPARE_THREADS = 16  # For requests that are only told that the server is full.
+_SPARE_THREADS = 16  # For requests that are refused because the server is full.
 _MAX_REFLECTIONS = 4
 
 Method = Callable[[Message, TimeLeft], Message]  # (request, time left) -> response; raises `ServingError`.
@@ -138,12 +138,11 @@ class GrpcServer:
     Args:
         manager: holds the models.
         metrics: counts requests.
-        admission: bounds what is in progress.
+        admission: limits the requests in progress.
         settings: addresses to bind and limits.
 
     Raises:
-        InputError: an address cannot be bound, or the file of keys or certificates or an argument of the channel is
-            wrong.
+        InputError: an address cannot be bound, or a file of keys or certificates or a channel argument is wrong.
     """
 
     def __init__(self, manager: ModelManager, metrics: Metrics, admission: Admission, settings: ServerSettings):
@@ -196,7 +195,7 @@ class GrpcServer:
             raise InputError(f"Cannot listen on {address}. Choose another {flags}.{cure}") from error
 
     def start(self) -> None:
-        """Starts to answer requests."""
+        """Starts answering requests."""
         self._server.start()
 
     def stop(self) -> None:
@@ -209,9 +208,9 @@ class GrpcServer:
 
 
 def _describe(services: Mapping[str, Mapping[str, tuple]]) -> None:
-    """Adds services to the pool of descriptors unless it has them.
+    """Adds services to the descriptor pool unless it has them.
 
-    The package's own service files cannot be imported: they were made for an older protobuf.
+    The package's own service files cannot be imported, since they were generated for an older protobuf.
     """
     pool = descriptor_pool.Default()
     for service, methods in services.items():

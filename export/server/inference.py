@@ -21,12 +21,12 @@ _KINDS = {
 
 
 def takes_examples(signature: Signature, api: str) -> bool:
-    """Tells whether `Classify` or `Regress` can ask a signature."""
+    """Returns whether `api`, `Classify` or `Regress`, can run a signature."""
     return set(signature.inputs) == {"inputs"} and set(signature.outputs) in _KINDS[api][2]
 
 
 class Inference:
-    """Asks one signature of a version.
+    """Runs one signature of a version.
 
     Args:
         servable: the version.
@@ -56,13 +56,13 @@ class Inference:
             output_filter: names of the wanted outputs; all if empty.
 
         Raises:
-            ServingError: there is no such output, an input is missing, unknown, of the wrong type or, for a model of
-                bert-export, of another shape than declared; or the graph refuses the values.
+            ServingError: there is no such output; an input is missing, unknown, of the wrong type or, for a model of
+                bert-export, of another shape than declared; there are too many rows; or the graph refuses the values.
         """
         arrays = {**self.signature.defaults, **arrays}
         _check_inputs(self.signature, arrays)
         wrong = self.signature.wrong_shapes(arrays)
-        if wrong and self._servable.model.description is not None:  # The graph would answer rows that nobody counts.
+        if wrong and self._servable.model.description is not None:  # Else the graph could answer uncounted rows.
             raise invalid(" ".join(wrong))
         self._servable.check_rows(_count_rows(self.signature, arrays))
         for name in output_filter:
@@ -80,7 +80,7 @@ class Inference:
         """Runs a classification signature on serialized `tf.Example`s.
 
         Returns:
-            (labels, string [B, C]; scores, float32 [B, C]).
+            The labels, string [B, C], and the scores, float32 [B, C].
 
         Raises:
             ServingError: the signature does not fit the verb, there are no examples, or the graph refuses them.
@@ -91,7 +91,7 @@ class Inference:
                 raise invalid(f"Expected Tensor shape: [batch_size num_classes] for {name!r}. Received: {array.shape}")
         if len({array.shape[1] for array in outputs.values()}) > 1:
             raise invalid("Tensors class and score should match in dim_size(1).")
-        # TensorFlow Serving writes "" and 0 for what a signature lacks.
+        # TensorFlow Serving writes "" and 0 for an output that a signature lacks.
         shape = next(iter(outputs.values())).shape
         labels = outputs.get("classes", np.full(shape, b"", object))
         return labels, outputs.get("scores", np.zeros(shape, np.float32))

@@ -1,8 +1,8 @@
 """Loads and unloads the versions of all models, so that a new version follows an old one without a gap.
 
 A new version is loaded and warmed up while the old one keeps answering. Then the new one takes the requests, and the
-old one is unloaded once its last request is answered. A version that cannot be loaded changes nothing, and keeps no
-other model from changing.
+old one is unloaded once its last request is answered. A version that cannot be loaded changes nothing, and does not
+prevent other models from changing.
 
 `apply` and `poll` load and unload, one call at a time; `use` and `close` never wait for them.
 """
@@ -34,7 +34,7 @@ class UnavailableVersionError(InputError):
 
 
 class VersionStatus(NamedTuple):
-    """The state of one version; `error` is None if nothing went wrong."""
+    """The state of one version; `error` is None if there was none."""
 
     version: int
     state: str
@@ -76,11 +76,11 @@ class ModelManager:
 
     Args:
         load: loads and warms up a version: `(directory, model name, version) -> Servable`; raises `InputError`.
-        settings: of the server: `precision` chooses between base paths, and a flag says whether a new label may name a
-            version that is not loaded yet.
+        settings: the server's settings: `precision` chooses between base paths, and a flag says whether a new label may
+            name a version that is not loaded yet.
 
     Attributes:
-        announce: is called with one line whenever a version is loaded.
+        announce: called with one line whenever a version is loaded.
     """
 
     def __init__(self, load: Callable[[str, str, int], Servable], settings: ServerSettings):
@@ -88,7 +88,7 @@ class ModelManager:
         self.announce: Callable[[str], None] = lambda line: None
         self._load = load
         self._models: dict[str, _Model] = {}
-        self._lock = threading.Lock()  # Guards all of the above; held for moments only.
+        self._lock = threading.Lock()  # Guards all of the above; held only briefly.
         self._changing = threading.Lock()  # Held while versions are loaded.
         self._is_closed = False
         self._ended: list[Servable] = []  # To be closed.
@@ -191,9 +191,9 @@ class ModelManager:
         loaded keeps what it serves, and the others change.
 
         Raises:
-            InputError: a model has no version that can be served, or, of the first models, one cannot be loaded; then
-                nothing changes. Or a later model serves nothing from its base path, after the others have changed.
-            UnavailableVersionError: a label names a version that has not been served until now.
+            InputError: a model has no version that can be served, or one of the first models cannot be loaded; then
+                nothing changes. Or, later, a model serves nothing from its base path; then the others have changed.
+            UnavailableVersionError: a label names a version that is not served yet.
         """
         models = in_precision(models, self._settings.precision)
         with self._changing:
@@ -242,7 +242,7 @@ class ModelManager:
                 )
 
     def _versions_of(self, settings: ModelSettings) -> dict[int, _Version]:
-        """Returns the versions of the model that is served from there."""
+        """Returns the loaded versions of a model, if it is served from the same base path."""
         model = self._models.get(settings.name)
         return model.versions if model and model.settings.base_path == settings.base_path else {}
 
@@ -251,17 +251,17 @@ class ModelManager:
         with self._changing:
             for model in list(self._models.values()):
                 if not is_directory(model.settings.base_path):
-                    continue  # As in TensorFlow Serving, a missing path ends nothing: it may be back in a moment.
+                    continue  # As in TensorFlow Serving, a missing path ends nothing, since it may come back.
                 aspired = model.settings.policy.choose(base_path.complete_versions(model.settings.base_path))
                 with contextlib.suppress(InputError):  # Status and log report it.
                     self._load_aspired(model, aspired)
                 numbers = {number for number, _ in aspired}
                 if not numbers or numbers & set(model.available()):
                     self._unload(model, numbers)
-                self._collect()  # Before the next model loads: under load that takes seconds, and memory for both.
+                self._collect()  # Before the next model loads, which takes seconds under load, and memory for both.
 
     def close(self) -> None:
-        """Stops serving; a version in use is unloaded after its last request, one that loads is not served."""
+        """Stops serving; a version in use is unloaded after its last request, and a loading one is not served."""
         self._is_closed = True
         for model in self._models.values():
             self._unload(model, keep=set())
@@ -272,7 +272,7 @@ class ModelManager:
         return self._changing.locked()
 
     def _load_aspired(self, model: _Model, aspired: list[tuple[int, str]]) -> None:
-        """Loads missing versions; raises the last failure if none of the versions is available then."""
+        """Loads missing versions; raises a failure if none of the versions is available afterwards."""
         failure = None
         for number, directory in reversed(aspired):  # Most requests want the highest, so it comes first.
             if self._is_closed:
@@ -282,7 +282,7 @@ class ModelManager:
                 failure = failure or (InputError(record.error) if record.error else None)
                 continue
             if record and record.state == UNLOADING:
-                continue  # Wanted again while it ends: the next poll loads it.
+                continue  # It is wanted again while it ends; the next poll loads it.
             try:
                 self._load_version(model, number, directory)
             except InputError as error:
@@ -344,8 +344,8 @@ def polling(functions: Sequence[tuple[Callable[[], None], float]]) -> Iterator[N
     """Calls functions repeatedly while the block runs, each in its own thread.
 
     Args:
-        functions: pairs of a function and the seconds between its calls. An exception is logged and ends nothing. A
-            call that has not returned half a second after the block is left to itself.
+        functions: pairs of a function and the seconds between its calls. An exception is logged, and the calls go on. A
+            call that has not returned half a second after the block is abandoned.
     """
     stopped = threading.Event()
 

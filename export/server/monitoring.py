@@ -23,7 +23,7 @@ from export.server.serving_error import ServingError
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 METRICS_PATHS = ("/metrics", "/monitoring/prometheus/metrics")
 
-# TensorFlow Serving's bounds. Microseconds: 33 steps from 10 by 1.8. Sizes and examples: powers of two.
+# TensorFlow Serving's bucket bounds. Microseconds: 33 steps from 10 by a factor of 1.8. Sizes: powers of two.
 LATENCY_BOUNDS = tuple(10 * 1.8**power for power in range(33))
 SIZE_BOUNDS = tuple(float(2**power) for power in range(15))
 
@@ -37,7 +37,7 @@ def read_metrics_paths(path: str | None) -> tuple[str, ...]:
     """Returns the paths of metrics in a file of TensorFlow Serving's `--monitoring_config_file`; None: the default.
 
     Raises:
-        InputError: the file cannot be read, or is no such message.
+        InputError: the file cannot be read, or is not such a message.
     """
     if path is None:
         return METRICS_PATHS
@@ -95,9 +95,9 @@ _ADDRESSES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT
 
 
 class Tracing:
-    """Sends a span for each request to the collector that OpenTelemetry's variables name; without one, none.
+    """Sends a span for each request to the collector that OpenTelemetry's variables name, if they name one.
 
-    It needs the extra `tracing`. If that is missing, standard error says so, and requests are answered all the same.
+    It needs the extra `tracing`. If that is missing, a line on standard error says so, and nothing is traced.
     """
 
     def __init__(self):
@@ -112,7 +112,7 @@ class Tracing:
             advice = "To trace them, run: pip install 'keras-bert-zoo[tracing]'"
             print(f"bert-serve: requests are not traced. {advice}", file=sys.stderr)
             return
-        # The end of the process sends what is left.
+        # Remaining spans are sent at the end of the process.
         name = os.environ.get("OTEL_SERVICE_NAME", "bert-serve")
         provider = TracerProvider(resource=Resource.create({"service.name": name}))
         provider.add_span_processor(export.BatchSpanProcessor(OTLPSpanExporter()))
@@ -143,7 +143,7 @@ class Metrics:
 
     def __init__(self):
         self._tracing = Tracing()
-        prometheus_client.disable_created_metrics()  # TensorFlow Serving has no times of creation.
+        prometheus_client.disable_created_metrics()  # TensorFlow Serving exports no creation times.
         registry = self.registry = prometheus_client.CollectorRegistry()
         api, runtime = ("model_name", "API", "entrypoint"), ("model_name", "API", "runtime")
         warmup = ("model_path", "status")
@@ -175,7 +175,7 @@ class Metrics:
         """Counts and traces the block as one request, by its status, and records its duration if it succeeds.
 
         Args:
-            model_name: a served model, or "" for a name that a client made up, which must not become a label.
+            model_name: a served model, or "" for an unknown name, since a client's text must not become a label.
             api: `Predict`, `Classify`, ...
             entrypoint: `REST` or `GRPC`.
         """
@@ -194,7 +194,7 @@ class Metrics:
             self.request_count.labels(model_name, status).inc()
 
     def forget(self, model_path: str) -> None:
-        """Drops the metrics of a version that has ended; otherwise each version would leave some behind."""
+        """Removes the metrics of a version that has ended, which would otherwise accumulate."""
         for metric in (self.warmup_latency, self.warmup_records):
             for status in ("OK", "FAILED"):
                 with contextlib.suppress(KeyError):

@@ -1,7 +1,7 @@
-"""Describes the REST API of the loaded models, for tools that read OpenAPI 3.1 such as generators of clients.
+"""Describes the REST API of the loaded models for tools that read OpenAPI 3.1, such as client generators.
 
-Shapes of values follow from the signatures. A version may be put into each path after the model's name, as
-`/versions/N` or `/labels/L`; the description is of the version that answers without it.
+Shapes of values follow from the signatures. Each path may name a version after the model's name, as `/versions/N` or
+`/labels/L`; the description is of the version that answers by default.
 """
 
 import urllib.parse
@@ -56,7 +56,7 @@ _COUNT, _FLAG = {"type": ["integer", "null"], "minimum": 1}, {"type": ["boolean"
 
 
 def _search_paths(manager: ModelManager) -> dict[str, dict]:
-    """Returns the paths of `search_api`, as far as there are models that answer them."""
+    """Returns those paths of `search_api` for which there are models that can answer."""
     paths = {
         search_api.MODELS: {"get": _operation("OpenAI", "Models", _object({"object": {}, "data": _list_of(_ANY)}))},
         search_api.HEALTH: {"get": _operation("Health", "Whether every model answers", _object({"status": {}}))},
@@ -137,7 +137,7 @@ def _request(signature_name: str, properties: Mapping[str, Schema], optional: Se
 
 
 def _predict_forms(name: str, signature: Signature) -> list[tuple[Schema, Schema]]:
-    """Returns request and answer by columns, and by rows where there are rows; none if JSON lacks a type."""
+    """Returns the schemas of request and answer by columns, and by rows if batchable; none if JSON lacks a type."""
     specs = [*signature.inputs.values(), *signature.outputs.values()]
     if not {spec.dtype.name for spec in specs} <= {"string", *rest_api.NUMBERS}:
         return []

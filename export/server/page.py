@@ -19,7 +19,7 @@ def _read(name: str) -> str:
 
 
 def _allow(text: str) -> str:
-    """Returns the source that allows a style or script of this very text."""
+    """Returns the policy source that allows a style or script with exactly this text."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 

@@ -49,7 +49,7 @@ def _finite(text: str) -> float:
 
 
 def parsed_size(body: bytes) -> int:
-    """Returns the most bytes that a piece of JSON takes once parsed, beside the piece itself.
+    """Returns an upper bound on the bytes that a piece of JSON takes, as part of the body and once parsed.
 
     A list takes 56 bytes, an object 64 and about 250 for each key. A value takes 8 in its list, and 32 as a number or
     49 as a string, whose characters take up to four bytes each if one of them is not ASCII.

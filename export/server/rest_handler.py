@@ -1,11 +1,11 @@
 """HTTP of the REST server: reads requests within limits of size and time, and writes answers. All errors are JSON.
 
 A request's head, its body and its answer must each pass completely within the time-out, so a client that sends or reads
-drop by drop cannot hold a connection.
+byte by byte cannot hold a connection.
 
-A head is checked line by line before http.server parses it. http.server takes a line that it cannot read for the end
-of the head: it would lose the length that follows, and read the body as the next request (request smuggling). After any
-such defect the connection is closed.
+A head is checked line by line before http.server parses it. http.server treats a malformed line as the end of the head:
+it would lose the length that follows, and read the body as the next request (request smuggling). After any such defect
+the connection is closed.
 """
 
 import contextlib
@@ -72,8 +72,8 @@ class RestHandler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server_version = "bert-serve"
     sys_version = ""
-    # Buffered writes belong to it: if header and body left in two packets, the second would wait for the first's
-    # acknowledgement, 44 ms a call.
+    # Needs buffered writes: if header and body were sent in two packets, the second would wait 44 ms for the
+    # acknowledgement of the first.
     disable_nagle_algorithm = True
 
     def setup(self) -> None:
@@ -87,14 +87,14 @@ class RestHandler(http.server.BaseHTTPRequestHandler):
     def handle_one_request(self) -> None:
         """Waits for a request and answers it."""
         self._arrivals.deadline = time.monotonic() + self._timeout
-        with contextlib.suppress(TimeoutError):  # The base class meets it again, and ends the connection.
+        with contextlib.suppress(TimeoutError):  # The base class gets it again, and ends the connection.
             self.rfile.peek(1)  # The head's time starts with its first byte, not with the wait for it.
             self._arrivals.deadline = time.monotonic() + self._timeout
         super().handle_one_request()
 
     def parse_request(self) -> bool:
         """Reads the head; answers one that is malformed, and returns False."""
-        self.command, self.requestline = None, ""  # Known to errors in the head, too.
+        self.command, self.requestline = None, ""  # Needed for answers to errors in the head.
         if not _REQUEST_LINE.fullmatch(self.raw_requestline):
             self.send_error(400, "Malformed request line.")
             return False
@@ -132,7 +132,7 @@ class RestHandler(http.server.BaseHTTPRequestHandler):
     do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = _answer  # noqa: N815  (http.server's)
 
     def _respond(self) -> Answer:
-        """Reads and answers a request. What it held is given back on return, before a slow client reads the answer."""
+        """Reads and answers a request. Its body is released on return, before a slow client reads the answer."""
         with self.server.admission.body() as take:
             try:
                 body, end = self._read_body(take), time.monotonic() + self._timeout
@@ -141,7 +141,7 @@ class RestHandler(http.server.BaseHTTPRequestHandler):
                 is_asked_for = path.lower().startswith("/v1/") or search_api.RERANK.fullmatch(path)
                 if self.command == "OPTIONS" and is_asked_for:
                     return self._preflight()
-                # Status and metrics, which matter most when the server is full, are always admitted.
+                # Status and metrics are always admitted, since they matter most when the server is full.
                 with self.server.admission.request() if self.command == "POST" else contextlib.nullcontext():
                     return self.server.routes.respond(
                         self.command, self.path, body, lambda: end - time.monotonic(), self.headers
@@ -156,7 +156,7 @@ class RestHandler(http.server.BaseHTTPRequestHandler):
         if not re.search("https?://", self.headers.get("Origin", "")):
             raise ServingError("FAILED_PRECONDITION", "Origin header is missing in CORS preflight")
         asked = self.headers.get("Access-Control-Request-Headers", "")
-        # OpenAI's JavaScript client sends several of its own.
+        # OpenAI's JavaScript client sends several headers of its own.
         allowed = {"Access-Control-Allow-Headers": asked} if _HEADER_NAMES.fullmatch(asked) else {}
         return Answer(200, "application/json", b"", allowed if self._has_cors else {})
 
@@ -174,20 +174,20 @@ class RestHandler(http.server.BaseHTTPRequestHandler):
             raise ServingError("PERMISSION_DENIED", message)
 
     def _read_body(self, take: Callable[[int], None]) -> bytes:
-        """Reads the whole body, uncompressed; `take` gets what each piece may hold once parsed.
+        """Reads the whole body, uncompressed; calls `take` with the bytes that each piece may take.
 
         Raises:
-            ServingError: the key is missing; its length is not given, or given twice, or too large; or a chunk is
-                malformed.
-            OSError: it does not arrive completely, or not within the time-out.
+            ServingError: the key is missing; the length is given twice, malformed or too large; a chunk or gzip data
+                is malformed; or `take` raises it.
+            OSError: the body does not arrive completely within the time-out.
         """
         self._arrivals.deadline = time.monotonic() + self._timeout
         length, limit = self._content_length(), self.server.settings.max_request_bytes
         wire = self._chunks() if length is None else self._exactly(length)
-        body = self._uncompressed(wire)  # It outlasts the loop, for its end would be the end of `wire`.
-        content, received = bytearray(), 0  # A list of pieces would cost more than tiny chunks hold.
+        body = self._uncompressed(wire)  # Kept until the end, since closing it would close `wire`.
+        content, received = bytearray(), 0  # With tiny chunks, a list of pieces would take more memory than the body.
         try:
-            if self.command != "OPTIONS":  # A browser asks without the key whether it may send it.
+            if self.command != "OPTIONS":  # A browser's preflight has no key.
                 self.server.keys.check_path(self.path, self.headers.get("Authorization"))
             self._check_size(length or 0)
             for piece in body:
@@ -198,7 +198,7 @@ class RestHandler(http.server.BaseHTTPRequestHandler):
         except ServingError:
             self.close_connection = True
             content.clear()
-            # Closing at once would reset the connection, and the answer would be lost.
+            # Closing at once would reset the connection, and lose the answer.
             with contextlib.suppress(OSError, ServingError):
                 for piece in wire:
                     received += len(piece)
@@ -274,7 +274,7 @@ class RestHandler(http.server.BaseHTTPRequestHandler):
         return int(value)
 
     def _refusal(self, message: str, http_status: int | None = None) -> ServingError:
-        """Returns an error that closes the connection, since nobody may know where the next request starts."""
+        """Returns an error that closes the connection, since the start of the next request may be unknown."""
         self.close_connection = True
         return invalid(message, http_status)
 

@@ -46,8 +46,8 @@ class RestRoutes:
 
     Args:
         manager: holds the models.
-        metrics: counts requests, and is what `/metrics` shows.
-        metrics_paths: where to show them.
+        metrics: counts requests.
+        metrics_paths: paths that show the metrics.
     """
 
     def __init__(self, manager: ModelManager, metrics: Metrics, metrics_paths: Sequence[str] = METRICS_PATHS):
@@ -61,11 +61,11 @@ class RestRoutes:
         """Returns the answer to one request, even if that is an error.
 
         Args:
-            method: HTTP's.
-            target: the path and the query, which of an API's path is a part.
-            body: of a POST request.
-            time_left: see `Servable.run`.
-            headers: of the request.
+            method: the HTTP method.
+            target: the path and the query; TensorFlow Serving's paths take no query.
+            body: the body of a POST request.
+            time_left: see `serving_error.TimeLeft`.
+            headers: the request's headers.
         """
         start = time.perf_counter()
         with monitoring.collected(headers) as spent:
@@ -110,7 +110,7 @@ class RestRoutes:
             document = rest_api.parse_json(body)
             inference = Inference(servable, rest_api.signature_name_of(document), time_left, api)
             rows = document.get("instances" if api == "Predict" else "examples")
-            servable.check_rows(len(rows) if isinstance(rows, list) else 0)  # Before they are made into arrays.
+            servable.check_rows(len(rows) if isinstance(rows, list) else 0)  # Before they become arrays.
             return _ANSWERS[api](inference, document)
 
     def _search(self, api: str, find: Callable, answer: Callable, body: bytes, time_left: TimeLeft) -> Answer:
@@ -136,7 +136,7 @@ def _address(match: re.Match) -> tuple[str, int | None, str | None]:
     """Returns name, version and label of a path, for the manager.
 
     Raises:
-        ServingError: (INVALID_ARGUMENT) the name is missing, or the version is no int64.
+        ServingError: (INVALID_ARGUMENT) the name is missing, or the version does not fit an int64.
     """
     name, version, label = _name(match), match["version"], match["label"]
     if not name:
@@ -169,7 +169,7 @@ _ANSWERS = {"Predict": _predict, "Classify": _classify, "Regress": _regress}
 
 
 def json_answer(document: dict, status: int = 200) -> Answer:
-    """Returns a document as an answer."""
+    """Returns a document as a JSON answer."""
     return Answer(status, "application/json", rest_api.dump(document))
 
 

@@ -24,11 +24,11 @@ class RestServer(http.server.ThreadingHTTPServer):
 
     Args:
         routes: answers requests.
-        admission: bounds what is in progress.
+        admission: limits the requests in progress.
         settings: address to bind and limits.
 
     Raises:
-        InputError: the address cannot be bound, or there are no keys.
+        InputError: the address cannot be bound, or the file of keys is wrong.
     """
 
     daemon_threads = True
@@ -55,7 +55,7 @@ class RestServer(http.server.ThreadingHTTPServer):
         routes.metrics.add_gauge("bert_serve_connections", "Open REST connections.", lambda: self.open_connections)
 
     def server_bind(self) -> None:
-        """Binds without the base class's look-up of the host's full name, which takes seconds if DNS is slow."""
+        """Binds without looking up the host's full name as the base class does, which takes seconds if DNS is slow."""
         super(http.server.HTTPServer, self).server_bind()
         self.server_name, self.server_port = self.server_address[:2]
 

@@ -7,7 +7,7 @@
 | `POST /rerank`, `/v1/rerank`, `/v2/rerank` | how well texts fit a query: `texts` (TEI), `documents` (Cohere, Jina) |
 
 Sources: OpenAI's API reference; `router/src/http` of Hugging Face's text-embeddings-inference (TEI); Cohere's API
-reference. `model` may be left out where one model alone can answer.
+reference. `model` may be left out if only one model can answer.
 
 Shapes: B texts, S sequence, D embedding.
 """
@@ -31,10 +31,10 @@ from keras_bert.errors import shown
 EMBEDDINGS, MODELS, HEALTH = "/v1/embeddings", "/v1/models", "/health"
 RERANK = re.compile(r"(?:/v[12])?/rerank")
 _TEI_RERANK = "/rerank"
-# Where an embedder's vector is: (signature, output), the first that a model has.
+# The signature and the output that hold an embedder's vector; the first pair that a model has counts.
 _VECTORS = (("embed", "embedding"), (SERVING_DEFAULT, "embedding"), (SERVING_DEFAULT, "mean"))
 _PAIR = {"text", "text_pair"}
-# Of token ids in one list: all lists are padded to the longest, and no encoder reads as many.
+# Token ids in one list: all lists are padded to the longest, and no encoder reads more.
 _MOST_TOKENS = 8192
 
 Signatures = Mapping[str, Signature]
@@ -53,9 +53,13 @@ def vectors_of(signatures: Signatures) -> tuple[str, str] | None:
 
 
 def scores_of(signatures: Signatures) -> str | None:
-    """Returns the output of `serving_default` that says how well two texts fit: of two classes, or one number."""
+    """Returns the output of `serving_default` that scores how well two texts fit, or None.
+
+    It is the probabilities of two classes, or one number.
+    """
     signature = signatures.get(SERVING_DEFAULT)
-    if signature is None or set(signature.inputs) != _PAIR or "labels" in signature.outputs:  # Those exclude nothing.
+    # Probabilities of label sets do not exclude each other.
+    if signature is None or set(signature.inputs) != _PAIR or "labels" in signature.outputs:
         return None
     if "probabilities" in signature.outputs:
         return "probabilities" if signature.outputs["probabilities"].shape[1:] == [2] else None
@@ -63,10 +67,11 @@ def scores_of(signatures: Signatures) -> str | None:
 
 
 def model_name(manager: ModelManager, document: Mapping, find: Callable[[Signatures], Any]) -> str:
-    """Returns the model that a request names, or else the only one in which `find` finds something.
+    """Returns the model that a request names, or the only one in which `find` finds something.
 
     Raises:
-        ServingError: (INVALID_ARGUMENT) the request names no model, and there are several such models or none.
+        ServingError: (INVALID_ARGUMENT) the request names no model and there are several such models or none, or its
+            `model` is not a name.
     """
     name = document.get("model")
     if name and isinstance(name, str):
@@ -83,7 +88,7 @@ def able_models(manager: ModelManager, find: Callable[[Signatures], Any]) -> lis
 
 
 def list_models(manager: ModelManager) -> dict:
-    """Returns OpenAI's list of the models; `created` is when a version was loaded."""
+    """Returns the models in OpenAI's format; `created` is the time at which a version was loaded."""
     models = [
         {"id": servable.name, "object": "model", "created": int(servable.loaded_at), "owned_by": "bert-serve"}
         for servable in manager.use_each()
@@ -94,7 +99,7 @@ def list_models(manager: ModelManager) -> dict:
 def health(manager: ModelManager) -> dict:
     """Reports that every model answers; raises ServingError (NOT_FOUND) if one has no version that does.
 
-    A model that has never been loaded does not count: it must not end a server that answers for others.
+    A model none of whose versions could be loaded is ignored: it must not end a server that answers for others.
     """
     for name in manager.names():
         if not all(status.error for status in manager.status(name)):
@@ -138,7 +143,7 @@ def embed(servable: Servable, document: Mapping, time_left: TimeLeft) -> bytes:
 
 
 def _inputs(value) -> list:
-    """Returns what `input` has as a list of texts or of lists of token ids."""
+    """Returns the request's `input` as a list of texts or of lists of token ids."""
     is_one = isinstance(value, str) or (isinstance(value, list) and value and isinstance(value[0], int))
     values = [value] if is_one else value
     if not isinstance(values, list) or not values:
@@ -162,8 +167,8 @@ def _texts(values: Sequence, name: str) -> np.ndarray:
 def _token_arrays(servable: Servable, rows: list) -> dict[str, np.ndarray]:
     """Returns the inputs of `token_ids`, padded to the longest row.
 
-    OpenAI's own clients may send ids of a vocabulary of OpenAI's. Its ids are too high, or begin with no [CLS]: such a
-    request is refused, where the description of the model has that id.
+    OpenAI's own clients may send ids of OpenAI's vocabularies, which do not begin with [CLS] and end with [SEP]: such a
+    request is refused if the model's description has the ids of these two.
     """
     if TOKEN_IDS not in servable.model.signatures:
         raise invalid(f"The model {servable.name!r} takes no token ids. Send texts as 'input'.")
@@ -191,7 +196,7 @@ def _base64_of(row: np.ndarray) -> str:
 
 
 def _numbers_of(row: np.ndarray) -> str:
-    """Writes float32 with 9 digits, which are enough to tell any two apart; six times as fast as the shortest form."""
+    """Writes float32 with 9 digits, which distinguish any two numbers; six times as fast as the shortest form."""
     return "[" + ",".join(["%.9g"] * len(row)) % tuple(row.tolist()) + "]"
 
 
@@ -226,7 +231,7 @@ def rerank(servable: Servable, document: Mapping, time_left: TimeLeft) -> bytes:
 
 
 def _logits(outputs: np.ndarray) -> np.ndarray:
-    """Returns the log-odds of the second of two classes, (B, 2), or the numbers as they are, (B,): float64."""
+    """Returns the log-odds of the second of two classes, (B, 2), or unchanged numbers, (B,): float64 (B,)."""
     outputs = outputs.astype(np.float64)
     if outputs.ndim == 1:
         return outputs
@@ -241,7 +246,7 @@ def _is_count(value) -> bool:
     return type(value) is int and value >= 1
 
 
-# What a field must be, in words and as a function.
+# The forms of fields, in words and as a function.
 _TEXT = ("a text", lambda value: isinstance(value, str))
 _TEXTS = ("a list of texts", lambda value: isinstance(value, list) and value != [])
 _FLAG = ("true or false", lambda value: isinstance(value, bool))
@@ -250,7 +255,7 @@ _ENCODINGS = ("'float' or 'base64'", lambda value: value in ("float", "base64"))
 
 
 def _field(document: Mapping, name: str, form: tuple[str, Callable[[Any], bool]], default=None):
-    """Returns the value of a field, the default if there is none or null.
+    """Returns the value of a field, or the default if it is missing or null.
 
     Raises:
         ServingError: (INVALID_ARGUMENT) the value does not have the form.
@@ -267,7 +272,7 @@ _TEI_TYPES = {"INVALID_ARGUMENT": "Validation", "RESOURCE_EXHAUSTED": "Overloade
 
 
 def error_document(error: ServingError, path: str) -> dict:
-    """Returns an error in the form that clients of a path expect; everywhere else, in TensorFlow Serving's."""
+    """Returns an error in the form that clients of a path expect, by default TensorFlow Serving's."""
     path = path.partition("?")[0]
     if path == EMBEDDINGS:
         kind = "invalid_request_error" if error.http_status < 500 else "server_error"

@@ -1,7 +1,7 @@
 """A loaded version of a model, which runs its signatures on arrays, in batches with --enable_batching.
 
 Signatures run through a `Session`, as in TensorFlow Serving: it loads every SavedModel, those of TensorFlow 1 too, and
-leaves it to the graph which shapes it takes. A session's callable costs 20 us a call, a signature of
+lets the graph decide which shapes it takes. A call of a session's callable costs 20 us, one of a signature of
 `tf.saved_model.load` 400 us.
 
 Needs tensorflow and tensorflow_text, but none of the project's model code.
@@ -38,15 +38,15 @@ from tasks.settings import available_cores
 _MAX_DESCRIPTION_BYTES = 1 << 20
 # The time that a slice should take, estimated from the last run of its signature.
 _SLICE_SECONDS = 1.0
-# Bounds on the first slice of a request (a single row if the signature has not run before), on every slice, and on the
+# Limits on the first slice of a request (a single row if the signature has not run before), on every slice, and on the
 # growth from one slice to the next: a text of blanks runs fast, and says nothing about the time of other texts.
 _FIRST_ROWS, _MOST_ROWS = 32, 128
 _FIRST_BYTES, _GROWTH = 1 << 15, 4
-_BYTES_PER_ROW = 64  # The cost of a row beside its values.
+_BYTES_PER_ROW = 64  # The cost of a row in addition to its values.
 
 
 class Signature(NamedTuple):
-    """Names, types and declared shapes of one signature's inputs and outputs; values of inputs that may be left out."""
+    """Names, types and declared shapes of a signature's inputs and outputs, and the defaults of optional inputs."""
 
     inputs: dict[str, tf.TensorSpec]
     outputs: dict[str, tf.TensorSpec]
@@ -74,19 +74,19 @@ class ServedModel:
         directory: a version directory (holds `saved_model.pb`).
         name: the model's name in URLs.
         version: the version's number.
-        settings: of the server: tags of the graph to load, threads, and what computes the encoders. By `runtime` "auto"
-            it is ONNX Runtime for single sequences if it can, and TensorFlow for all else; by `precision` "int8" it is
-            ONNX Runtime for all.
-        turns: of all models of a server; None: of this one alone.
+        settings: the server's settings: tags of the graph to load, threads, and the encoders' runtime. With `runtime`
+            "auto", ONNX Runtime computes single sequences if it can, and TensorFlow everything else; with `precision`
+            "int8", ONNX Runtime computes all.
+        turns: shared by all models of a server; None: this model has its own.
 
     Attributes:
         signature_defs: mapping of name to `SignatureDef`.
-        signatures: those that can be run, by name.
-        description: what bert-export wrote into `assets.extra/model.json`; None for other models.
+        signatures: the signatures that can be run, by name.
+        description: content of `assets.extra/model.json`, which bert-export wrote; None for other models.
 
     Raises:
-        InputError: the directory cannot be loaded: a file is missing or damaged, or ONNX Runtime cannot compute the
-            encoder and `runtime` is "onnxruntime", or no product is known to allow integers.
+        InputError: the directory cannot be loaded: a file is missing or damaged; or ONNX Runtime cannot compute the
+            encoder, and `runtime` is "onnxruntime" or `precision` is "int8".
     """
 
     def __init__(self, directory: str, name: str, version: int, settings: ServerSettings, turns: Turns | None = None):
@@ -104,7 +104,7 @@ class ServedModel:
                 if settings.runtime != "tensorflow" and settings.precision != "bfloat16":
                     self._use_onnxruntime(loader.get_meta_graph_def_from_tags(tags), settings)
                 meta_graph = loader.load(self._session, tags)
-        # The loader has no error of its own for a damaged directory; cut files and flipped bytes raise these.
+        # The loader has no error of its own for a damaged directory; truncated files and flipped bytes raise these.
         except (OSError, ValueError, LookupError, RuntimeError, DecodeError, tf.errors.OpError) as error:
             self.close()
             if isinstance(error, InputError):
@@ -122,7 +122,7 @@ class ServedModel:
         self._callables: dict[str, Callable] = {}
         self._lock = threading.Lock()  # Guards them.
         self._turns = turns or Turns()
-        # Signature -> bytes of inputs per second, in its last run. The first, which optimizes the graph, counts as inf.
+        # Signature -> bytes of inputs per second in its last run; inf for the first run, which optimizes the graph.
         self._rates: dict[str, float] = {}
         self._paddings = _paddings(self.description, self.signatures)
 
@@ -149,7 +149,7 @@ class ServedModel:
         deadline is checked between them. Each run waits for its turn.
 
         Args:
-            time_left: for how long the answer is wanted.
+            time_left: see `serving_error.TimeLeft`.
 
         Raises:
             ServingError: the graph refuses the values, such as a token id outside the vocabulary, or it failed, or the
@@ -184,7 +184,7 @@ class ServedModel:
         return outputs
 
     def own_columns(self, signature_name: str, outputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Cuts outputs of some rows of a batch to the length that they have without the other rows."""
+        """Cuts the outputs of some rows of a batch to the length that they have without the other rows."""
         padding = self._paddings.get(signature_name)
         if not padding:
             return outputs
@@ -218,13 +218,13 @@ class ServedModel:
             return self._callables[signature_name]
 
     def close(self) -> None:
-        """Frees what the session holds."""
+        """Frees the resources of the session."""
         self._callables = {}
         self._session.close()
 
 
 def _session_config(settings: ServerSettings) -> config_pb2.ConfigProto:
-    """Returns how many threads a session has; 0: one a core of the machine, as each runtime finds best."""
+    """Returns the numbers of threads of a session; 0 lets each runtime choose, by the machine's cores."""
     both, cores = settings.tensorflow_session_parallelism, available_cores()
     cores = cores if cores < (os.cpu_count() or 1) else 0
     return config_pb2.ConfigProto(
@@ -234,15 +234,15 @@ def _session_config(settings: ServerSettings) -> config_pb2.ConfigProto:
 
 
 def _is_chain(description: dict | None) -> bool:
-    """Tells whether ops wait for one another, so that a request's own thread runs them faster than a pool of threads.
+    """Returns whether ops wait for one another, so that the calling thread runs them faster than a thread pool.
 
-    A search compares blocks of passages in parallel. Nothing is known about models that `bert-export` did not write.
+    A search compares blocks of passages in parallel. For models that `bert-export` did not write, the answer is False.
     """
     return (description or {}).get("task", "search") != "search"
 
 
 def _bytes_of_rows(array: np.ndarray) -> np.ndarray:
-    """Returns the bytes of each row's values: int64, shape (B,); a scalar is a row."""
+    """Returns the bytes of each row's values: int64, shape (B,); a scalar counts as a row."""
     array = np.atleast_1d(array)
     rows = array.reshape(len(array), math.prod(array.shape[1:]))
     if array.dtype != object:
@@ -253,10 +253,10 @@ def _bytes_of_rows(array: np.ndarray) -> np.ndarray:
 def begin_quietly(settings: ServerSettings) -> None:
     """Runs a first session with standard error closed, so that the command prints only its own lines.
 
-    Once in a process, at every log level, TensorFlow writes there that its session does without MLIR.
+    Once per process, at every log level, TensorFlow writes there that its session runs without MLIR.
 
     Args:
-        settings: of all sessions, which share their threads; the first session sets their number.
+        settings: the server's settings. All sessions share threads, whose number the first session sets.
     """
     try:
         kept = os.dup(2)
@@ -280,7 +280,7 @@ def _copies(signature_defs: Mapping) -> dict[str, meta_graph_pb2.SignatureDef]:
 
 
 def _is_runnable(name: str, signature: meta_graph_pb2.SignatureDef) -> bool:
-    """Tells whether requests may name a signature: not one of the loader's own, and with dense tensors only."""
+    """Returns whether requests may name a signature: it is not one of the loader's own, and has only dense tensors."""
     tensors = [*signature.inputs.values(), *signature.outputs.values()]
     return not name.startswith("__saved_model_") and all(info.WhichOneof("encoding") == "name" for info in tensors)
 
@@ -302,7 +302,7 @@ def _read_description(directory: str) -> dict | None:
 
 
 def _paddings(description: dict | None, signatures: Mapping[str, Signature]) -> dict[str, dict]:
-    """Returns `padding` of each described signature (`Head.description`), as far as the graph has its outputs."""
+    """Returns `padding` of each described signature (`Head.description`) whose outputs the graph has."""
     described = (description or {}).get("signatures")
     paddings = {}
     for name, signature in signatures.items() if isinstance(described, dict) else ():
@@ -329,12 +329,12 @@ def _joined(slices: list[dict[str, np.ndarray]], padding: dict) -> dict[str, np.
 
 
 def _refusal(error: Exception, signature: Signature, arrays: Mapping[str, np.ndarray]) -> ServingError:
-    """Returns the graph's error, or which shapes differ from the declared ones: those are the client's fault."""
+    """Returns the graph's error, or an error about shapes that differ from the declared ones, the client's fault."""
     wrong = signature.wrong_shapes(arrays)
     counts = {name: len(array) for name, array in arrays.items() if array.ndim}
     if signature.is_batchable and len(set(counts.values())) > 1:
         wrong.append(f"Expected as many rows in each input. Received: {counts}")
-    if wrong:  # The op that fails first tells nothing about them.
+    if wrong:  # The message of the op that fails first says nothing about them.
         return invalid(" ".join(wrong))
     return ServingError(CODE_NAMES.get(getattr(error, "error_code", None), "UNKNOWN"), _reason(str(error)))
 
@@ -353,7 +353,7 @@ class Servable:
         model: the loaded version.
         metrics: counts run times.
         batcher: runs requests in batches; None: each runs by itself.
-        max_rows: most rows of a request.
+        max_rows: largest number of rows of a request.
     """
 
     def __init__(self, model: ServedModel, metrics: Metrics, batcher: Batcher | None, max_rows: int):
@@ -376,10 +376,11 @@ class Servable:
             raise invalid(f"The request has {rows} rows; the limit is {self._max_rows} (--max_request_rows).")
 
     def signature(self, name: str, api: str = "Predict") -> Signature:
-        """Returns a signature of the model, which `api` asks for.
+        """Returns a signature of the model.
 
         Raises:
-            ServingError: (FAILED_PRECONDITION, and of other APIs INVALID_ARGUMENT) the model has no such signature.
+            ServingError: (FAILED_PRECONDITION for the `api` Predict, INVALID_ARGUMENT for others) the model has no such
+                signature.
         """
         if name not in self.model.signatures:
             raise ServingError(
@@ -395,7 +396,7 @@ class Servable:
         """Runs a signature on arrays that fit it, in a batch if possible.
 
         Args:
-            time_left: for how long the answer is wanted.
+            time_left: see `serving_error.TimeLeft`.
             api: `Predict`, `Classify` or `Regress`, for the metrics.
 
         Raises:

@@ -6,8 +6,8 @@ import sys
 from keras_bert.errors import InputError
 from tasks.settings import Settings, setting
 
-DRAIN_SECONDS = 10.0  # How long requests in progress have, once the server ends, before they are abandoned.
-# Without the first, anyone could read what is sent; the second replaces TensorFlow.
+DRAIN_SECONDS = 10.0  # Time for requests in progress when the server ends, before they are abandoned.
+# Ignoring the first would leave the traffic unencrypted; the second replaces TensorFlow.
 _NOT_TO_BE_LEFT_OUT = ("use_alts_credentials", "platform_config_file")
 
 
@@ -97,10 +97,10 @@ class ServerSettings(Settings):
 
     @classmethod
     def pass_over(cls, arguments: list[str]) -> None:
-        """Names unknown arguments, and goes on as TensorFlow Serving does.
+        """Prints unknown arguments and ignores them, as TensorFlow Serving does.
 
         Raises:
-            InputError: one of them asks for what a server must not leave out silently.
+            InputError: an argument asks for something that a server must not ignore.
         """
         for argument in arguments:
             if argument.lstrip("-").partition("=")[0] in _NOT_TO_BE_LEFT_OUT:
@@ -115,7 +115,7 @@ class ServerSettings(Settings):
         return self.max_request_megabytes * 2**20
 
     def answers_to(self, name: str) -> bool:
-        """Tells whether `name`, of a request's Host header, lower-cased, may stand for this server; "" is none."""
+        """Returns whether a request's Host header may name this server; `name` is lower-cased, "" if there is none."""
         if not _is_loopback(self.host) or name in ("", self.host.lower()) or _is_loopback(name):
             return True
         return any(allowed in ("*", name) for allowed in map(str.lower, self.allowed_hosts))

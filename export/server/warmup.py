@@ -14,7 +14,7 @@ from export.server.serving_error import ServingError, unlimited
 from keras_bert.errors import InputError
 from keras_bert.files import is_file
 
-_MAX_RECORDS = 1000  # TensorFlow Serving's bound.
+_MAX_RECORDS = 1000  # TensorFlow Serving's limit.
 
 _ANSWERS = {
     "predict_log": grpc_messages.predict,
@@ -29,7 +29,7 @@ def warm_up(servable: Servable, repetitions: int) -> None:
 
     Args:
         servable: the version.
-        repetitions: of each request.
+        repetitions: number of times to replay each request.
 
     Raises:
         InputError: the file is damaged or a request fails, so the version must not be served.

@@ -1,7 +1,7 @@
-"""Runs the encoders of a version in ONNX Runtime; the tokenizer and all else stay in the graph.
+"""Runs the encoders of a version in ONNX Runtime; the tokenizer and everything else stay in the graph.
 
 `export.saved_model` describes each encoder beside the graph: the function that computes it, and its weights. Here that
-function becomes a call of `OnnxEncoder`, for all signatures, or for single sequences only.
+function becomes a call of `OnnxEncoder`, for all requests or only for single sequences.
 """
 
 import os
@@ -28,15 +28,15 @@ def replace(
     """Replaces the encoders of a graph that is about to be loaded into the default graph, which keeps them alive.
 
     Args:
-        meta_graph: of the version, is changed.
-        directory: the version's.
-        single_sequences_only: leave the other runs of an encoder to TensorFlow.
-        num_threads: threads of one operation; 0: one a core.
-        int8: compute the products in integers that the export found to allow it; a search's reranker has none.
+        meta_graph: the version's graph, which is changed in place.
+        directory: the version's directory.
+        single_sequences_only: bool, whether TensorFlow keeps computing batches of several sequences.
+        num_threads: threads of one operation; 0: one per core.
+        int8: bool, whether to compute in integers the products that the export chose; a search's reranker has none.
 
     Raises:
-        InputError: the version describes no encoder, or ONNX Runtime refuses it, or no product is known to allow
-            integers; the graph is as it was.
+        InputError: the version describes no encoder, or ONNX Runtime refuses it, or the export chose no products for
+            integers; the graph is unchanged then.
     """
     if int8 and not is_file(os.path.join(directory, INT8_FILE)):
         raise InputError(
@@ -87,7 +87,7 @@ def _copy(
 def _call_by_batch_size(
     function: function_pb2.FunctionDef, of_one: function_pb2.FunctionDef, of_more: function_pb2.FunctionDef
 ) -> None:
-    """Makes a function call `of_one` for a batch of one row, else `of_more`; all three have the same signature."""
+    """Makes `function` call `of_one` for a batch of one row, else `of_more`; all three have the same signature."""
     ids = tf.TensorSpec([None, None], tf.int32, "ids")
     is_single = tf.function(lambda ids: tf.equal(tf.shape(ids)[0], 1), input_signature=[ids])
     condition = is_single.get_concrete_function().function_def
@@ -108,7 +108,7 @@ def _call_by_batch_size(
 
 
 def _call_instead(function: function_pb2.FunctionDef, encoder: Callable) -> None:
-    """Makes an encoder the body of a function, which has its outputs and begins with its three arguments."""
+    """Replaces the body of a function by an encoder, whose inputs are the function's first three arguments."""
     ids = [tf.compat.v1.placeholder(tf.int32, [None, None]) for _ in range(3)]
     call = tf.numpy_function(encoder, ids, [tf.float32, tf.float32], stateful=False)[0].op.node_def
     call.name, call.input[:] = "encode", [argument.name for argument in function.signature.input_arg[:3]]
@@ -124,6 +124,6 @@ def _clear(function: function_pb2.FunctionDef) -> None:
 
 
 def _return(function: function_pb2.FunctionDef, node: node_def_pb2.NodeDef) -> None:
-    """Makes the outputs of a node those of a function."""
+    """Makes a function return the outputs of a node."""
     for number, output in enumerate(function.signature.output_arg):
         function.ret[output.name] = f"{node.name}:output:{number}"
