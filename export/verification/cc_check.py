@@ -1,8 +1,8 @@
-"""Builds the C++ program that asks a SavedModel through TensorFlow's own loader, without Python.
+"""Builds the C++ program that runs a SavedModel through TensorFlow's own loader, without Python.
 
 The program, `cc/ask_saved_model.cc`, is compiled with g++ against the headers and libraries of the installed
-TensorFlow, which takes seconds, once for each version of TensorFlow, and kept in the user's cache directory. It runs
-with an empty environment, as after `env -i`.
+TensorFlow. That takes seconds, once for each version of TensorFlow; the program is kept in the user's cache directory.
+It runs with an empty environment, as after `env -i`.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ _LIBRARIES = ("libtensorflow_cc.so.2", "libtensorflow_framework.so.2")
 
 
 def find_compiler() -> str | None:
-    """Returns the path of g++, or None if it or a TensorFlow to link with, which only Linux has, is missing."""
+    """Returns the path of g++, or None if it is missing or TensorFlow has no libraries to link with (only on Linux)."""
     has_libraries = all(os.path.exists(os.path.join(tf.sysconfig.get_lib(), name)) for name in _LIBRARIES)
     return shutil.which("g++") if sys.platform == "linux" and has_libraries else None
 
@@ -46,10 +46,10 @@ def build_program(compiler: str) -> str:
         compiler: path of g++.
 
     Returns:
-        Path of the program. Its name holds a hash of the source, the compiler's version, its flags and libraries.
+        Path of the program. Its name contains a hash of the source, the compiler's version, its flags and libraries.
 
     Raises:
-        ProcessError: it does not compile, or the cache cannot be written.
+        ProcessError: the program does not compile, or the cache cannot be written.
     """
     command = _compile_command(compiler)
     version = runner.run([compiler, "--version"])

@@ -1,4 +1,4 @@
-"""Asks a SavedModel in a process that has TensorFlow and tensorflow_text, and nothing of this project.
+"""Runs a SavedModel in a process that has TensorFlow and tensorflow_text, and nothing of this project.
 
 Run as a script: `python -I child.py DIRECTORY REQUESTS ANSWERS [FOLDER ...]`. `export/verification/runner.py`
 describes the two files. `-I` cuts the process off from the working directory, PYTHONPATH and the user's own packages;
@@ -16,7 +16,7 @@ def block_project() -> None:
 
 
 def main() -> None:
-    """Reads requests, writes answers."""
+    """Reads requests and writes their answers."""
     _, directory, request_file, answer_file, *folders = sys.argv
     sys.path[:0] = folders
     block_project()

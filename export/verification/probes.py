@@ -36,11 +36,11 @@ def on_cpu(function, inputs):
     """Applies a function of tensors on the CPU, where the fresh process computes too: a GPU rounds differently.
 
     Args:
-        function: of one structure of tensors.
+        function: takes one structure of tensors.
         inputs: that structure, of arrays; arrays of bytes become string tensors.
 
     Returns:
-        What it returns, as arrays.
+        The function's result, as arrays.
     """
     with tf.device("CPU:0"):
         tensors = tf.nest.map_structure(
@@ -50,7 +50,7 @@ def on_cpu(function, inputs):
 
 
 def examples(columns: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Returns columns of B strings, or of B lists of strings, as B serialized `tf.Example`s."""
+    """Returns columns of B strings, or of B lists of strings, as B serialized `tf.Example`s, shape (B,)."""
     rows = []
     for values in zip(*columns.values(), strict=True):
         features = {
@@ -69,7 +69,7 @@ def undecided(numbers: np.ndarray, count: int = 1) -> np.ndarray:
         count: how many of them the answer names.
 
     Returns:
-        bool, shape (...): True if two neighbours among the `count + 1` largest are equal to within the tolerance.
+        bool, shape (...): True if two neighbours among the `count + 1` largest differ by at most twice the tolerance.
     """
     largest = np.sort(numbers, axis=-1)[..., : -count - 2 : -1]
     return (largest[..., :-1] - largest[..., 1:] <= 2 * TOLERANCE).any(axis=-1)

@@ -1,8 +1,8 @@
-"""Asks an exported directory in another process.
+"""Runs the signatures of an exported directory in another process.
 
 The command line is `PROGRAM ... DIRECTORY REQUESTS ANSWERS [MORE ...]`. Both files are a serialized `GraphDef`, which
 TensorFlow reads and writes in Python and in C++. It has a node for each request: `op` is the signature, `attr` holds
-the tensors by name. Answers have the order of the requests.
+the tensors by name. Answers are in the order of the requests.
 """
 
 import os
@@ -37,11 +37,11 @@ def ask(
     """Runs a program on requests.
 
     Args:
-        program: the beginning of its command line.
-        directory: holds `saved_model.pb`.
-        requests: to ask in this order.
-        more: the end of its command line.
-        environment: all of its environment; None: an empty one.
+        program: the beginning of the command line.
+        directory: contains `saved_model.pb`.
+        requests: the requests, in order.
+        more: the end of the command line.
+        environment: the program's whole environment; None: an empty one.
 
     Returns:
         The answer to each request: output name -> array.
@@ -67,16 +67,16 @@ def write_requests(path: str, requests: Sequence[Request]) -> None:
 
 
 def read_answers(path: str) -> list[dict[str, np.ndarray]]:
-    """Reads what a program answered to each request: output name -> array."""
+    """Reads a program's answer to each request: output name -> array."""
     answers = graph_pb2.GraphDef.FromString(pathlib.Path(path).read_bytes())
     return [{name: tf.make_ndarray(value.tensor) for name, value in node.attr.items()} for node in answers.node]
 
 
 def run(command: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
-    """Runs a command and returns its standard output; `environment` None: this process's own.
+    """Runs a command and returns its standard output; if `environment` is None, it has this process's.
 
     Raises:
-        ProcessError: it cannot be run, failed, or did not end in time.
+        ProcessError: the command cannot be run, failed, or did not end in time.
     """
     name = os.path.basename(command[0])
     try:

@@ -1,9 +1,9 @@
 """Verifies that an exported directory answers as the model did, without this project.
 
-A version is published only after it has passed `verify`: the graph holds nothing that TensorFlow Serving is known to
-refuse, the weights are stored once, the signatures keep the rules, and a fresh process gives the Keras model's answers.
-On request, so does a C++ program on the loader that `tensorflow_model_server` uses (`cc_check`). The server itself is
-not run; the checks cover what its loader and its API demand.
+A version is published only after it has passed `verify`: the graph contains nothing that TensorFlow Serving is known to
+refuse, the weights are stored once, the signatures follow the rules, and a fresh process gives the Keras model's
+answers. On request, so does a C++ program with the loader that `tensorflow_model_server` uses (`cc_check`). The server
+itself is not run; the checks cover what its loader and its API demand.
 """
 
 import concurrent.futures
@@ -23,9 +23,9 @@ from export import signatures
 from export.verification import cc_check, child, runner
 from keras_bert.files import file_states, open_file
 
-# Allowed difference of two answers, times `rounding_scale`.
+# Allowed difference between two answers, times `rounding_scale`.
 TOLERANCE = 1e-5
-# When to ask the C++ program as well; "auto" means if it can be compiled.
+# When to run the C++ program as well; "auto" means if it can be compiled.
 WITH_CC = ("auto", "on", "off")
 # Vocabulary and normalizer are integers and strings. Epsilons, masks and other small floats take some hundred bytes.
 _MAX_CONSTANT_BYTES = 100_000
@@ -36,12 +36,12 @@ _MAX_CONSTANT_BYTES = 100_000
 TEXT_OPS = frozenset({"FastBertNormalize", "FastWordpieceTokenizeWithOffsets"})
 # These call back into the Python process that wrote the graph.
 _PYTHON_OPS = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc"})
-# What the fresh process needs of this one's environment.
+# The variables of this process's environment that the fresh process needs.
 _ENVIRONMENT = ("PATH", "LD_LIBRARY_PATH", "SYSTEMROOT", "TF_ENABLE_ONEDNN_OPTS")
 
 
 class VerificationError(RuntimeError):
-    """An exported directory is not as it should be; the message lists every finding."""
+    """An exported directory failed the verification; the message lists every finding."""
 
 
 class Probe(NamedTuple):
@@ -62,11 +62,11 @@ class Probe(NamedTuple):
 
 
 class Rounding(NamedTuple):
-    """The difference that rounding may make between two numbers.
+    """The difference between two numbers that rounding may cause.
 
     Attributes:
         tolerance: allowed difference, times `rounding_scale`.
-        least_scale: the least of these scales.
+        least_scale: lower bound of the scale.
     """
 
     tolerance: float
@@ -83,11 +83,11 @@ class Report(NamedTuple):
         signatures: names of the signatures.
         num_probes: requests answered in the fresh process.
         largest_difference: between an answer of that process and the right one.
-        num_op_kinds: different ops in the graph.
-        weight_bytes: of the weights as stored.
-        directory_bytes: of all files.
+        num_op_kinds: number of different ops in the graph.
+        weight_bytes: size of the weights as stored.
+        directory_bytes: size of all files.
         cc_difference: between an answer of the C++ program and the right one; None: it was not run.
-        cc_not_run: the reason why it was not.
+        cc_not_run: the reason why it was not run.
         tolerance: the allowed difference.
     """
 
@@ -127,14 +127,14 @@ def verify(
     """Checks an exported directory.
 
     Args:
-        directory: holds `saved_model.pb`.
+        directory: contains `saved_model.pb`.
         probes: requests with the Keras model's answers.
-        weight_bytes: bytes of the model's weights, each once.
+        weight_bytes: size of the model's weights, each counted once.
         with_cc: one of `WITH_CC`.
-        rounding: what is allowed.
+        rounding: the allowed rounding.
 
     Raises:
-        VerificationError: with every finding.
+        VerificationError: there are findings; the message lists them.
         InputError: `with_cc` is "on", and there is no compiler.
     """
     meta_graph = read_meta_graph(directory)
@@ -143,7 +143,7 @@ def verify(
         *signatures.rule_breaches(meta_graph.signature_def),
         *_size_findings(directory, meta_graph, weight_bytes),
     ]
-    if findings:  # There is no need to ask a graph that cannot be served.
+    if findings:  # There is no need to run a graph that cannot be served.
         raise VerificationError(_message(directory, findings))
     with concurrent.futures.ThreadPoolExecutor(1) as pool:  # Both processes take seconds to load TensorFlow.
         cc_result = pool.submit(_verify_with_cc, directory, probes, with_cc, rounding)
@@ -263,7 +263,7 @@ def directory_bytes(directory: str) -> int:
 
 
 def cc_answers(program: str, directory: str, probes: Sequence[Probe]) -> list[dict[str, np.ndarray]]:
-    """Asks an exported directory through the C++ program of `cc_check`.
+    """Runs the probes on an exported directory with the C++ program of `cc_check`.
 
     Raises:
         ProcessError: the program failed.
@@ -273,7 +273,7 @@ def cc_answers(program: str, directory: str, probes: Sequence[Probe]) -> list[di
 
 
 def fresh_answers(directory: str, probes: Sequence[Probe]) -> list[dict[str, np.ndarray]]:
-    """Asks an exported directory in a process that cannot import the project, on the CPU, with a bare environment.
+    """Runs the probes on an exported directory in a process that cannot import the project, on the CPU.
 
     Raises:
         VerificationError: the process ended with an error; the message quotes its last lines.
@@ -291,7 +291,7 @@ def fresh_answers(directory: str, probes: Sequence[Probe]) -> list[dict[str, np.
 def library_folders() -> list[str]:
     """Returns this process's import path without the project's folder, for a process that ignores PYTHONPATH.
 
-    The project's folder is included only if TensorFlow is installed into the very same one.
+    The project's folder is included only if TensorFlow is installed in it.
     """
     project = str(pathlib.Path(__file__).absolute().parents[2])
     needed = {os.path.dirname(os.path.dirname(module.__file__)) for module in (tf, tensorflow_text)}
@@ -302,9 +302,9 @@ def library_folders() -> list[str]:
 
 
 def rounding_scale(numbers: np.ndarray, least: float = 1.0) -> float:
-    """Returns what an array's rounding errors are proportional to: its largest magnitude, but `least` at least.
+    """Returns the scale of an array's rounding errors: its largest magnitude, but at least `least`.
 
-    A logit near zero is a sum of the terms that make the largest logits, and is off by as much as these.
+    A logit near zero is a sum of terms as large as those of the largest logits, and has rounding errors as large.
     """
     return float(np.max(np.abs(numbers), initial=least))
 
@@ -312,7 +312,7 @@ def rounding_scale(numbers: np.ndarray, least: float = 1.0) -> float:
 def _compare(
     directory: str, who: str, probes: Sequence[Probe], answers: Sequence[Mapping], rounding: Rounding = FLOAT32
 ) -> float:
-    """Returns the largest difference of all numbers.
+    """Returns the largest difference of all numbers, relative to their `rounding_scale`.
 
     Raises:
         VerificationError: an answer is wrong; the message says that `who` gave it.
@@ -336,14 +336,14 @@ def _compare(
 def _difference(
     expected: np.ndarray, answer: np.ndarray, undecided: np.ndarray | None, rounding: Rounding = FLOAT32
 ) -> tuple[float, str]:
-    """Returns an array's distance from the right one, and a description of what is wrong with it, "" for nothing."""
+    """Returns an array's distance from the right one, and a description of what is wrong with it, or ""."""
     is_text = expected.dtype.kind in "OSU"
     if not is_text and expected.dtype != answer.dtype:
         return 0.0, f"is {answer.dtype}, expected {expected.dtype}"
     if expected.shape != answer.shape:
         return 0.0, f"has the shape {answer.shape}, expected {expected.shape}"
     if expected.dtype.kind == "f":
-        # Of bfloat16 all rows are undecided, and all numbers keep their places.
+        # In bfloat16 all rows are undecided, but numbers are compared place by place.
         if undecided is not None and expected.ndim > 1 and rounding == FLOAT32:
             expected, answer = (_in_order(numbers, undecided) for numbers in (expected, answer))
         # A masked logit is a large constant, equal in both, and says nothing about the scale of the others.
@@ -364,5 +364,5 @@ def _difference(
 
 
 def _in_order(numbers: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Returns numbers, those of some rows sorted."""
+    """Returns numbers, sorted within the rows that `rows` marks."""
     return np.where(rows.reshape(-1, *[1] * (numbers.ndim - 1)), np.sort(numbers, axis=-1), numbers)
