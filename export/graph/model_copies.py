@@ -9,11 +9,11 @@ from keras_bert.encoder.backbone import BertBackbone
 from keras_bert.encoder.heads import MaskedLMHead
 
 _FLOAT_TYPES = frozenset({"float16", "bfloat16", "float64", "mixed_float16", "mixed_bfloat16"})
-_POOLED_OUTPUT = 0  # Keras counts a dictionary's outputs in the order of their names
+_POOLED_OUTPUT = 0  # Keras numbers a dictionary's outputs in the order of their names.
 
 
 def is_float32(model: keras.Model) -> bool:
-    """Tells whether all layers of a model have float32 policies."""
+    """Returns whether all layers of a model have float32 policies."""
     config = keras.saving.serialize_keras_object(model)
     return _rewritten(config, changes={}) == config
 
@@ -21,14 +21,14 @@ def is_float32(model: keras.Model) -> bool:
 def rebuild_for_serving(model: keras.Model, bfloat16: bool = False) -> keras.Model:
     """Copies a functional model in float32, with a `ServedBackbone` of the layout "unpadded" as its backbone.
 
-    If the model reads the backbone's pooled output alone, the copy computes only what that needs.
+    If the model reads only the backbone's pooled output, the copy computes only what that needs.
 
     Args:
-        model: to copy.
-        bfloat16: whether the backbone computes its products in bfloat16; the head stays in float32.
+        model: the model to copy.
+        bfloat16: bool, whether the backbone computes its products in bfloat16; the head stays in float32.
 
     Raises:
-        ValueError: the model holds no BertBackbone.
+        ValueError: the model contains no BertBackbone.
     """
     tied = any(isinstance(layer, MaskedLMHead) for layer in model._flatten_layers())
     changes = {"first_token_only": _reads_pooled_output_only(model), "bfloat16": bfloat16, "tied": tied}
@@ -43,13 +43,13 @@ def rebuild(
     A CPU serves Keras's mixed precision 2.4 (bfloat16) to 8 times (float16) slower.
 
     Args:
-        model: to copy.
-        layout: of the backbone; None: as it is.
-        backbone_class: of the copy's backbone.
-        **settings: further arguments of that class, with a layout.
+        model: the model to copy.
+        layout: the layout of the copy's backbone; None: unchanged.
+        backbone_class: the class of the copy's backbone, if a layout is given.
+        **settings: further arguments of that class, if a layout is given.
 
     Raises:
-        ValueError: a layout is given, but the model holds no BertBackbone.
+        ValueError: a layout is given, but the model contains no BertBackbone.
     """
     config = keras.saving.serialize_keras_object(model)
     changes = {} if layout is None else {"layout": layout, **settings}
@@ -81,7 +81,7 @@ def _rewritten(config, changes: dict, backbone_class: type[BertBackbone] = BertB
 def _reads_pooled_output_only(model: keras.Model) -> bool:
     """Returns True if a functional model reads its backbone's pooled output and no other of its outputs.
 
-    Only private attributes of Keras tell which layer reads which tensor.
+    Only private attributes of Keras show which layer reads which tensor.
     """
     backbone = text_bounds.find_backbone(model)
     outputs = [node.output_tensors for node in getattr(backbone, "_inbound_nodes", ())]

@@ -10,13 +10,13 @@ from onnx import TensorProto
 
 from export.graph.onnx_nodes import OnnxNodes
 
-_MASKED_SCORE = -10000.0  # `keras_bert.encoder.packing.MASKED_SCORE`, which brings Keras along.
+_MASKED_SCORE = -10000.0  # A copy of `keras_bert.encoder.packing.MASKED_SCORE`, whose module imports Keras.
 
 Read = Callable[[str], np.ndarray]
 
 
 def dense_products(num_layers: int) -> list[str]:
-    """Names the products of the layers that may be computed with integers, from the first layer on."""
+    """Returns the names of the layers' products that can be computed with integers, from the first layer on."""
     products = ("query_key_value", "attention_output", "intermediate", "output")
     return [f"layer_{number}/{product}" for number in range(num_layers) for product in products]
 
@@ -26,12 +26,11 @@ class EncoderGraph(OnnxNodes):
 
     Args:
         settings: `num_layers`, `num_heads`, `hidden_dim`, `activation`, `layer_norm_epsilon`, `first_token_only` (the
-            last layer computes no other token), and `attention` and `pooler_activation`, by default "bidirectional"
-            and "tanh".
-        read: name of a weight, as `served_backbone.named_weights` has them -> float32 array, or variable.
-        unpadded: True computes real tokens alone, which takes shapes that follow the data; False computes padding as
-            well.
-        int8: those of `dense_products` to compute with integers, by an operator of ONNX Runtime's.
+            last layer computes only the first token), and optionally `attention` and `pooler_activation`, by default
+            "bidirectional" and "tanh".
+        read: maps the name of a weight, as in `served_backbone.named_weights`, to a float32 array or variable.
+        unpadded: bool, whether to compute only real tokens, with data-dependent shapes; False computes padding as well.
+        int8: the `dense_products` to compute with integers, by an operator of ONNX Runtime's own.
     """
 
     def __init__(self, settings: Mapping, read: Read, unpadded: bool, int8: Collection[str] = ()):
@@ -71,16 +70,16 @@ class EncoderGraph(OnnxNodes):
     # === Rows ===
 
     def _lay_out(self, is_real: str, positions: str) -> tuple[str, str]:
-        """Finds which rows belong together.
+        """Finds the rows of each sequence.
 
         Returns:
-            `is_real`, true at the first position ([CLS]) in any case, and the rows' positions, [T].
+            `is_real`, always true at the first position ([CLS]), and the rows' positions, [T].
         """
         is_real = self.node("Or", is_real, self.node("Equal", positions, self.constant(np.int64(0))))
         self._indices = self.node("Transpose", self.node("NonZero", is_real))  # [T, 2], sequence and position
         flat = self.node("Cast", self.node("Reshape", is_real, self.integers(-1)), to=TensorProto.INT32)
         row = self.node("Sub", self.node("CumSum", flat, self.constant(np.int64(0))), self.constant(np.int32(1)))
-        # Padding repeats another row, to be masked.
+        # Padding repeats another row, which is masked.
         self._row_of_position = self.node("Reshape", row, self.node("Shape", is_real))
         positions = self.node("Gather", self._indices, self.constant(np.int64(1)), axis=1)
         last = self.node("ReduceMax", self.node("Concat", self.integers(0), positions, axis=0))  # 0 for an empty batch
@@ -90,7 +89,7 @@ class EncoderGraph(OnnxNodes):
         return is_real, positions
 
     def _mask(self, is_real: str, positions: str) -> str:
-        """Returns what is added to the scores, [B, 1, 1, S'] or [B, 1, S', S']."""
+        """Returns the bias of the attention scores, [B, 1, 1, S'] or [B, 1, S', S']."""
         is_key = self.node("Unsqueeze", is_real, self.integers(1, 2))
         if self._settings.get("attention") == "left_to_right":
             queries = self.node("Unsqueeze", positions, self.integers(1))
@@ -116,7 +115,7 @@ class EncoderGraph(OnnxNodes):
         return self._norm(self.node("Add", self.node("Add", token, segment), position), "embeddings")
 
     def _layer(self, number: int, rows: str, first_only: bool = False) -> str:
-        """Computes an encoder layer of all rows, or of the first of each sequence, [B, H]."""
+        """Computes an encoder layer for all rows, or only for the first row of each sequence, [B, H]."""
         name = f"layer_{number}"
         product = self._dense(rows, f"{name}/query_key_value")
         if self._unpadded:

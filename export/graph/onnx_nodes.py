@@ -1,4 +1,4 @@
-"""Writes ONNX graphs node by node, in standard operators but for products of 8 bits. Imports onnx alone."""
+"""Writes ONNX graphs node by node, in standard operators except for 8-bit products. Imports only onnx."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,8 +9,8 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper
 OPSET = 17
 _IR_VERSION = 8  # Released with opset 17; an older runtime refuses a higher number.
 _RUNTIME_OPERATORS = "com.microsoft"  # ONNX Runtime's own.
-# A processor without VNNI adds two products of 8 bits in 16: 2 * 255 * 64 fits, 2 * 255 * 127 would be cut off. Others
-# compute the same, so that what an export measures holds wherever it is served.
+# A processor without VNNI adds two 8-bit products in 16 bits: 2 * 255 * 64 fits, 2 * 255 * 127 would saturate. The same
+# limit is used on all processors, so that what an export measures is true wherever the model is served.
 _LARGEST_INT8 = 64
 _STANDARD_ACTIVATIONS = {"linear": "Identity", "relu": "Relu", "tanh": "Tanh", "sigmoid": "Sigmoid"}
 
@@ -18,7 +18,7 @@ Axes = Sequence[int | str]
 
 
 class OnnxNodes:
-    """A graph in the making; a value is its name."""
+    """A graph under construction; its values are represented by their names."""
 
     def __init__(self):
         self.nodes: list[NodeProto] = []
@@ -33,10 +33,10 @@ class OnnxNodes:
         return names[0] if outputs == 1 else names
 
     def constant(self, array) -> str:
-        """Returns a weight, a Keras variable or an array, or a number of NumPy's as a value."""
+        """Returns a weight (a Keras variable or an array) or a NumPy number as a value."""
         array = np.asarray(array, order="C")
         key = (array.shape, array.dtype.str, array.tobytes())
-        if key not in self._constants:  # Stores the token table, which the masked-LM head uses as well, once.
+        if key not in self._constants:  # The token table, which the masked-LM head uses too, is stored once.
             name = f"constant_{len(self.initializers)}"
             self.initializers.append(numpy_helper.from_array(array, name))
             self._constants[key] = name
@@ -72,7 +72,7 @@ class OnnxNodes:
         return self.node("Add", self.node("MatMul", rows, self.constant(kernel)), self.constant(bias))
 
     def dense_int8(self, rows: str, kernel, bias) -> str:
-        """Computes a dense layer with integers: a scale for each column of the kernel, and one for all rows."""
+        """Computes a dense layer with integers, with a scale for each column of the kernel and one for all rows."""
         kernel = np.asarray(kernel)
         scale = np.maximum(np.abs(kernel).max(axis=0), np.finfo(np.float32).tiny * 1e3) / np.float32(_LARGEST_INT8)
         integers = np.rint(kernel / scale).astype(np.int8)
@@ -84,7 +84,7 @@ class OnnxNodes:
         return self.node("LayerNormalization", rows, self.constant(scale), self.constant(offset), epsilon=epsilon)
 
     def activate(self, rows: str, name: str) -> str:
-        """Applies an activation of `BertConfig`, or sigmoid; a gelu in the form that ONNX Runtime fuses."""
+        """Applies an activation of `BertConfig`, or sigmoid; GELU has the form that ONNX Runtime fuses."""
         if name == "gelu":
             inner = self.node("Erf", self.node("Div", rows, self.number(2.0**0.5)))
         elif name == "gelu_tanh":
@@ -99,9 +99,9 @@ class OnnxNodes:
         """Returns the finished graph, a serialized `ModelProto`, without nodes and weights that no output needs.
 
         Args:
-            name: of the graph.
-            inputs: name -> shape of int32, with names of free dimensions.
-            outputs: name -> value, and its shape as float32, None if it is unknown.
+            name: name of the graph.
+            inputs: name -> shape, with names for free dimensions; all are int32.
+            outputs: name -> value and its shape, None if it is unknown; all are float32.
         """
         named = [helper.make_node("Identity", [value], [key], name=key) for key, (value, _) in outputs.items()]
         needed, nodes = set(outputs), []

@@ -12,7 +12,7 @@ from export.graph.onnx_encoder import EncoderGraph, Read
 
 @functools.cache
 def _share_arena() -> None:
-    """Makes one arena for all encoders of the process, which grows by what is asked for.
+    """Makes one arena for all encoders of the process, which grows only by the requested sizes.
 
     A session's own arena doubles as it grows and never shrinks. Seven small models had 1,900 MB in their arenas, and
     have 340 MB in this one, at the same speed (docs/benchmarks.md, Memory).
@@ -25,24 +25,24 @@ def _share_arena() -> None:
 
 
 class OnnxEncoder:
-    """An encoder in ONNX Runtime, which packs its kernels once, as it is made.
+    """An encoder in ONNX Runtime, which packs its kernels once, on construction.
 
     Args:
-        description: of `ServedBackbone.describe`.
-        read: name of a weight in the description -> float32 array.
-        num_threads: threads of one operation; 0: one a core.
-        int8: products to compute with integers, of `onnx_encoder.dense_products`.
+        description: the result of `ServedBackbone.describe`.
+        read: maps the name of a weight in the description to a float32 array.
+        num_threads: threads of one operation; 0: one per core.
+        int8: the products of `onnx_encoder.dense_products` to compute with integers.
     """
 
     def __init__(self, description: Mapping, read: Read, num_threads: int = 0, int8: Collection[str] = ()):
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = num_threads
-        # Long enough for threads to find the next operator, and no longer: by default they go on spinning after a run,
-        # on cores that other requests need (docs/benchmarks.md). Older runtimes ignore it.
+        # Long enough for threads to find the next operator, and no longer: by default they keep spinning after a run,
+        # on cores that other requests need (docs/benchmarks.md). Older runtimes ignore this.
         options.add_session_config_entry("session.intra_op.spin_duration_us", "50")
         _share_arena()
         options.add_session_config_entry("session.use_env_allocators", "1")
-        options.enable_mem_pattern = False  # It would keep a plan for each shape of input, and saves no time here.
+        options.enable_mem_pattern = False  # It would keep a plan for each input shape, and saves no time here.
         graph = EncoderGraph(description, lambda name: read(description["weights"][name]), unpadded=True, int8=int8)
         outputs = graph.encode("token_ids", "segment_ids", graph.node("Cast", "padding_mask", to=TensorProto.BOOL))
         inputs = dict.fromkeys(("token_ids", "segment_ids", "padding_mask"), ("batch", "sequence"))
@@ -52,7 +52,7 @@ class OnnxEncoder:
     def __call__(
         self, token_ids: np.ndarray, segment_ids: np.ndarray, padding_mask: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Returns `pooled_output` (B, H), and `sequence_output` (B, S, H), or (B, 1, H) if no more of it is read.
+        """Returns `pooled_output` (B, H), and `sequence_output` (B, S, H), or (B, 1, H) with `first_token_only`.
 
         Args:
             token_ids, segment_ids, padding_mask: int32, shape (B, S).

@@ -1,24 +1,24 @@
 """The served encoder: computes what `BertBackbone` computes in the layout "unpadded", in fewer ops.
 
-A single request has 10 to 30 tokens, and arithmetic is not what takes its time: the kernels must come from memory once
-(43 MB for MiniLM: 3.4 of 4.8 ms for 3 tokens on one thread), and threads hand work to each other and sleep. So fewer
-ops help:
+A single request has 10 to 30 tokens, and most of its time is not spent on arithmetic: the kernels must be read from
+memory once (43 MB for MiniLM: 3.4 of 4.8 ms for 3 tokens on one thread), and threads hand work to each other and sleep.
+So fewer ops help:
 
 - One Gather lays out Q, K and V for attention and one brings the context back, by indices that all layers share.
 - If only the pooled output is read (`first_token_only`), the last layer attends from one token of each sequence, and
-  its other products see that row alone. This saves 1/8 of the arithmetic of 6 layers, 1/16 of that of 12.
-- gelu has the form that TensorFlow's remapper fuses into a product. LayerNorm has a form that it does not fuse, since
-  `_MklLayerNorm` takes 0.2 ms for 14 tokens, many times as long as its parts, and moved probabilities by 8e-3.
+  its other products compute only that row. This saves 1/8 of the arithmetic of 6 layers, 1/16 of that of 12.
+- GELU has the form that TensorFlow's remapper fuses into a product. LayerNorm has a form that it does not fuse, since
+  `_MklLayerNorm` takes 0.2 ms for 14 tokens, many times as long as its parts, and changed probabilities by 8e-3.
 - Scale and mask of the scores are fused into their product, for which the mask's rank must be known.
 
 Tried without gain for one request (2 cores, AMD Zen 4): products by `Einsum`, which stay on Eigen when oneDNN is on
 (7.4 ms for 3 tokens, oneDNN 5.4; the same from 24 tokens on); the single-threaded executor. Weights as constants, which
-oneDNN keeps packed, took 0.94 of a request's time, but 1.09 of a batch of 32's, and 420 MB more memory for 43 MB of
-kernels, since every signature's graph has its own copies. So they stay variables. TF_ONEDNN_ASSUME_FROZEN_WEIGHTS=1
-takes 0.86 of the time for 3 tokens, and 1.6 times it for 10 and 28, since kernels stay packed for the first size that
-was asked. TF_SET_ONEDNN_FPMATH_MODE=BF16 changes neither time nor answers (2 cores of an AMD EPYC with AVX512_BF16).
-Kernels that are stored in bfloat16 do: with them, and activations cast around each product, a request takes 0.8 of the
-time (`bfloat16`).
+oneDNN keeps packed, took 0.94 times as long for a request, but 1.09 times for a batch of 32, and 420 MB more memory for
+43 MB of kernels, since every signature's graph has its own copies. So they stay variables.
+TF_ONEDNN_ASSUME_FROZEN_WEIGHTS=1 takes 0.86 times as long for 3 tokens, but 1.6 times for 10 and 28, since kernels stay
+packed for the size of the first request. TF_SET_ONEDNN_FPMATH_MODE=BF16 changes neither time nor answers (2 cores of an
+AMD EPYC with AVX512_BF16). Kernels stored in bfloat16 do: with them, and activations cast around each product, a
+request takes 0.8 times as long (`bfloat16`).
 
 Shapes: B batch, S sequence, S' longest of the batch, T rows (see `packing.py`), N heads, D size per head,
 H = N * D hidden.
@@ -33,20 +33,20 @@ from keras_bert.encoder.backbone import BertBackbone
 from keras_bert.encoder.encoder_layer import BertEncoderLayer
 from keras_bert.encoder.packing import MASKED_SCORE
 
-# What `ServedBackbone.describe` tells about the encoder.
+# The settings that `ServedBackbone.describe` returns.
 _DESCRIBED = ("num_layers", "num_heads", "hidden_dim", "activation", "pooler_activation", "layer_norm_epsilon")
 _TABLES = ("token", "position", "segment")
 
 
 class _RowIndices:
-    """Indices that say which rows belong together; int32 unless noted.
+    """Indices that relate rows to sequences; int32 unless noted.
 
     Args:
         padding_mask: int32, shape (B, S).
         num_heads: N.
 
     Attributes:
-        positions: shape (T,), of each row within its sequence.
+        positions: shape (T,), position of each row within its sequence.
         position_of_row: shape (T,), index of each row's token in the flattened rectangle.
         row_of_position: shape (B, S), 0 at padding.
         is_real: bool, shape (B, S).
@@ -57,14 +57,14 @@ class _RowIndices:
 
     def __init__(self, padding_mask: tf.Tensor, num_heads: int):
         batch, sequence = tf.unstack(tf.shape(padding_mask))
-        padding_mask = tf.reshape(padding_mask, [batch, sequence])  # The graph optimizer, too, must know the rank.
+        padding_mask = tf.reshape(padding_mask, [batch, sequence])  # The graph optimizer must know the rank, too.
         self.is_real = tf.cast(padding_mask, tf.bool) | (tf.range(sequence) == 0)
         flat = tf.reshape(self.is_real, [-1])
         self.position_of_row = tf.cast(tf.where(flat)[:, 0], tf.int32)  # [T]
         row = tf.reshape(tf.cumsum(tf.cast(flat, tf.int32)) - 1, [batch, sequence])
         self.row_of_position = tf.where(self.is_real, row, 0)
         self.positions, examples = self.position_of_row % sequence, self.position_of_row // sequence
-        longest = tf.maximum(tf.reduce_max(self.positions) + 1, 0)  # The largest of no numbers is the least int32.
+        longest = tf.maximum(tf.reduce_max(self.positions) + 1, 0)  # The maximum of no numbers is the least int32.
         heads, kinds = tf.range(num_heads), tf.range(3)[:, tf.newaxis, tf.newaxis, tf.newaxis]
         pieces = self.row_of_position[tf.newaxis, :, tf.newaxis, :longest] * (3 * num_heads)
         self.heads = pieces + kinds * num_heads + heads[:, tf.newaxis]
@@ -76,16 +76,16 @@ class _RowIndices:
 class ServedBackbone(BertBackbone):
     """A float32 `BertBackbone` for inference in a graph on a CPU, with the same weights and answers.
 
-    All calls in a graph share one traced function. In training, and with left-to-right attention, it behaves as the
-    Keras model.
+    All calls in a graph share one traced function. In training, and with left-to-right attention, it behaves like
+    `BertBackbone`.
 
     Args:
-        *args, **kwargs: as `BertBackbone`.
-        first_token_only: bool; True computes `sequence_output` for the first token alone, shape (B, 1, H).
-        bfloat16: bool; True stores tables, kernels and their biases in bfloat16, and computes the products in it.
-        tied: bool; True keeps the token table in float32, which another part of the model reads.
+        *args, **kwargs: as in `BertBackbone`.
+        first_token_only: bool, whether to compute `sequence_output` only for the first token, shape (B, 1, H).
+        bfloat16: bool, whether to store tables, kernels and their biases in bfloat16, and compute the products in it.
+        tied: bool, whether another part of the model reads the token table, which then stays in float32.
 
-    The last three have no effect where this behaves as the Keras model.
+    The last three have no effect where this behaves like `BertBackbone`.
     """
 
     def __init__(self, *args, first_token_only: bool = False, bfloat16: bool = False, tied: bool = False, **kwargs):
@@ -138,7 +138,8 @@ class ServedBackbone(BertBackbone):
             names: id of a weight's `tf.Variable` -> its name where the graph is stored.
 
         Returns:
-            JSON: `function`, its name in the graph; sizes and settings; `weights`, their names there by their own.
+            JSON: `function`, its name in the graph; sizes and settings; `weights`, from their names in
+            `named_weights` to those where the graph is stored.
         """
         return {
             "function": tf.compat.as_str(self._encode_in_graph.get_concrete_function().name),
@@ -218,11 +219,11 @@ class _Matrices:
         return self.rounded[id(weight)]
 
     def product(self, rows: tf.Tensor, layer: keras.layers.Dense) -> tf.Tensor:
-        """Returns the output of a layer without its activation, in float32."""
+        """Returns a dense layer's output without its activation, in float32."""
         return tf.cast(self.narrow_product(rows, layer), tf.float32)
 
     def narrow_product(self, rows: tf.Tensor, layer: keras.layers.Dense) -> tf.Tensor:
-        """Returns the same in the matrices' type."""
+        """Returns the same as `product`, in the matrices' type."""
         return tf.nn.bias_add(tf.matmul(tf.cast(rows, self._dtype), self(layer.kernel)), self(layer.bias))
 
 
