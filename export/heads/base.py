@@ -1,8 +1,8 @@
 """The interface between a task and its served form.
 
 A head is a trained model of one task together with everything that exporting it takes: the inputs and outputs of its
-signatures, the graph behind them, requests with known answers, and a description. Whatever exports, verifies, documents
-or serves a model asks its head and knows no task by name.
+signatures, the graph behind them, requests with known answers, and a description. The code that exports, verifies,
+documents or serves a model uses only its head, and names no task.
 
 Shapes: B batch, S sequence.
 """
@@ -54,21 +54,21 @@ class About(NamedTuple):
 
 
 class Head(Answers):
-    """A trained model of one task with everything that exporting it takes, besides what its answers are.
+    """A trained model of one task with everything that exporting it takes; `Answers` decodes its outputs.
 
     Attributes:
         task: class attribute, the task's name in `task.json` and in the exported `model.json`.
         settings: class attribute, keyword arguments that `load` accepts besides `sequence_length`; each is a flag of
             `bert-export`.
-        trained_settings: class attribute, constructor arguments that a trained model's `task.json` holds.
-        later_settings: class attribute, more of them, which the `task.json` of an older version lacks.
+        trained_settings: class attribute, constructor arguments that a trained model's `task.json` contains.
+        later_settings: class attribute, further ones, which the `task.json` of an older version may lack.
         example_signature: class attribute, the verb that takes `tf.Example`s: "classify", "regress" or None.
         text_inputs: inputs of `serving_default`, string.
         token_inputs: inputs of `token_ids`, all int32: name -> dimensions after the batch's.
-        padding: the padded outputs of `serving_default`, by which servers take batches apart.
+        padding: the padded outputs of `serving_default`, by which servers split batches.
         variables: state of the graph besides the model's weights.
         more_models: Keras models in the graph besides the head's own, as served; their weights are stored, too.
-        model: as loaded, of any float type, with a BertBackbone inside.
+        model: as loaded, of any float type; contains a BertBackbone.
 
     Raises:
         InputError: the model has fewer positions than `sequence_length`.
@@ -99,8 +99,8 @@ class Head(Answers):
 
         Args:
             trained: model, tokenizer and content of `task.json`.
-            sequence_length: None: as in training.
-            **settings: some of `cls.settings`, in place of the values from training.
+            sequence_length: int; None: as in training.
+            **settings: some of `cls.settings`, which override the values from training.
         """
         model, tokenizer, task = trained
         trained_settings = {name: task[name] for name in cls.trained_settings + cls.later_settings if name in task}
@@ -126,7 +126,7 @@ class Head(Answers):
         def from_examples(inputs):
             features = {name: tf.io.FixedLenFeature(axes, tf.string) for name, axes in self.text_inputs.items()}
             texts = tf.io.parse_example(inputs, features)
-            return self.answer_examples(texts, answer(**texts))  # Not traced again: it is most of an export's time.
+            return self.answer_examples(texts, answer(**texts))  # Tracing it again would take most of an export's time.
 
         answer = signatures.trace(from_texts, self.text_inputs, tf.string)
         traced = {signatures.SERVING_DEFAULT: answer, signatures.TOKEN_IDS: self.function_of_token_ids(model)}
@@ -157,8 +157,8 @@ class Head(Answers):
         """Makes requests to every signature with their right answers: all of `probe_texts`, the first row, and no row.
 
         Args:
-            model: the float32 reference, in the layout it was trained in. The answers are its own, by the eager path or
-                by numpy, on the CPU (`export.verification.probes.on_cpu`), never by `functions`.
+            model: the float32 reference, in the layout it was trained in. The answers are computed from it eagerly or
+                in NumPy, on the CPU (`export.verification.probes.on_cpu`), never by `functions`.
         """
         asked = []
         for limit in (None, 1, 0):
@@ -217,7 +217,7 @@ class Head(Answers):
         }
 
     def comparable(self, request: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Expresses `token_outputs` in terms of the float outputs of the signature `token_ids`."""
+        """Converts another target's `token_outputs` to the float outputs of the signature `token_ids`."""
         return dict(outputs)
 
     # === Description ===
@@ -232,7 +232,7 @@ class Head(Answers):
         Returns:
             Dict of `task`, `title`, `summary`, `sequence_length`, `labels` (empty where there are none), `signatures`
             (name -> {"inputs": {...}, "outputs": {...}, "padding": {...}}), `example` ({"instances": [...]}) and
-            `About.more`. A signature with `padding`, even an empty one, answers each row by itself.
+            `About.more`. A signature with `padding`, even an empty one, answers each row independently.
         """
         about = self.about()
         parts = ("inputs", "outputs", "padding")

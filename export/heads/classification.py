@@ -18,11 +18,11 @@ from keras_bert.answers.rules import NO_LABEL
 from keras_bert.answers.sequence import ClassAnswers, LabelSetAnswers, ScoreAnswers
 
 _CLASSES = {"classes": "string (classes): the labels", "scores": "float (classes): their probabilities"}
-_MOST_BYTES = 100  # In a text of the probes of `explain`, since each word is one more sequence.
+_MOST_BYTES = 100  # Limit on the texts of the probes of `explain`, since each word adds a sequence.
 
 
 class ExplainedHead(SequenceHead):
-    """A head with the signature `explain`, which gives each word's share in the answer by leaving it out."""
+    """A head with the signature `explain`, which computes each word's share in the answer by leaving it out."""
 
     @functools.cached_property
     def explanations(self) -> LeaveOutExplanations:
@@ -63,13 +63,13 @@ class ExplainedHead(SequenceHead):
 
 
 def _short_rows(texts):
-    """Returns the rows whose texts are short, and which of all they are: bool (B,)."""
+    """Returns the rows whose texts are short, and whether each row is one of them: bool (B,)."""
     is_short = np.array([[len(text) <= _MOST_BYTES for text in column] for column in texts.values()], bool).all(axis=0)
     return {name: column[is_short] for name, column in texts.items()}, is_short
 
 
 class LabelledHead(ExplainedHead):
-    """A head with labels, all of which `classify` gives with their probabilities."""
+    """A head with labels; `classify` returns all of them with their probabilities."""
 
     trained_settings = ("labels", "num_texts")
     example_signature = signatures.CLASSIFY
@@ -123,7 +123,7 @@ class LabelSet(LabelSetAnswers, LabelledHead):
         of_all, _ = right[signatures.SERVING_DEFAULT]
         answer = probes.on_cpu(self.choose, of_all)
         distances = np.abs(of_all["probabilities"] - self.thresholds)
-        # Rounding may decide whether a label is given, or which of two comes first.
+        # Rounding may decide whether a label is given, or which of two labels comes first.
         undecided = (distances <= TOLERANCE).any(axis=-1) | probes.undecided(of_all["probabilities"], len(self.labels))
         return {**right, signatures.SERVING_DEFAULT: (answer, undecided)}
 

@@ -1,4 +1,4 @@
-"""Embeddings of texts: the encoder's vectors of a chosen layer, pooled, or what `bert-embed` trains.
+"""Embeddings of texts: the pooled vectors of a chosen encoder layer, or those of an embedder trained by `bert-embed`.
 
 Shapes: B batch, S sequence, H hidden, D embedding.
 """
@@ -30,7 +30,7 @@ class CountedHead(SequenceHead):
         return {**super().functions(model), signatures.COUNT_TOKENS: counted}
 
     def count_tokens(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Builds the graph from texts, string (B,), to `num_tokens`, int32 (B,): of all windows of a text."""
+        """Builds the graph from texts, string (B,), to `num_tokens`, int32 (B,), summed over the windows of a text."""
         is_whole = self.long_texts is None
         encoded, rows = (self.encode_in_graph({"text": text}), None) if is_whole else self.read_windows(text)
         counts = tf.math.count_nonzero(encoded["padding_mask"], -1, dtype=tf.int32)
@@ -58,13 +58,13 @@ class CountedHead(SequenceHead):
 class Embeddings(CountedHead):
     """An encoder that ends at the chosen layer, of any preset or trained model.
 
-    The lower layers of a BERT are a BERT of fewer layers, since each layer ends with its LayerNorm: a layer is chosen
-    by building a backbone that has it on top. Nothing above it is stored or computed.
+    The lower layers of a BERT are a BERT of fewer layers, since each layer ends with its LayerNorm: to choose a layer,
+    a backbone is built with that layer on top. Nothing above it is stored or computed.
 
     Args:
         model: BertBackbone.
-        preprocessor: tokenizer and longest sequence.
-        has_pooler: True if the pooler was trained on top of this very layer.
+        preprocessor: gives the tokenizer and the longest sequence.
+        has_pooler: bool, whether the pooler was trained on top of this layer.
     """
 
     task = "embeddings"
@@ -84,9 +84,9 @@ class Embeddings(CountedHead):
         """Builds the head of a preset, or of the encoder in a trained model.
 
         Args:
-            directory: holds the tokenizer; a preset as in `BertBackbone.from_preset`, or a trained model.
-            source: holds the weights: the preset, or the trained model's file.
-            sequence_length: None: as many tokens as the encoder has positions for.
+            directory: has the tokenizer; a preset as in `BertBackbone.from_preset`, or a trained model.
+            source: has the weights: the preset, or the trained model's file.
+            sequence_length: int; None: as many tokens as the encoder has positions for.
             layer: 1 (the lowest) to the number of layers, or -1 (the last) downwards, counted as `bert-features` does.
         """
         with weights.open_checkpoint(source) as checkpoint:
@@ -122,12 +122,9 @@ class Embeddings(CountedHead):
 
 
 class SentenceEmbedding(EmbeddingAnswers, CountedHead):
-    """An embedder, as `bert-embed` trains them; its model gives embeddings [B, D], one for each text.
+    """An embedder, as `bert-embed` trains them; its model returns an embedding for each text, [B, D].
 
-    `serving_default` has the model's default prompt. For each prompt there is a signature of its name.
-
-    Raises:
-        InputError: a prompt has the name of another signature.
+    `serving_default` uses the model's default prompt. For each prompt there is a signature with its name.
     """
 
     task = "sentence_embedding"
@@ -142,7 +139,11 @@ class SentenceEmbedding(EmbeddingAnswers, CountedHead):
         return SentenceEmbedding(self.model, self.preprocessor, prompt, **self._settings)
 
     def heads_of_prompts(self) -> dict[str, "SentenceEmbedding"]:
-        """Returns the heads of the further signatures, by the names of their prompts."""
+        """Returns the heads of the further signatures, by the names of their prompts.
+
+        Raises:
+            InputError: a prompt has the name of another signature.
+        """
         prompts = self.model.prompts or {}
         taken = {signatures.SERVING_DEFAULT, signatures.TOKEN_IDS, signatures.COUNT_TOKENS} & prompts.keys()
         if taken:
@@ -155,7 +156,7 @@ class SentenceEmbedding(EmbeddingAnswers, CountedHead):
 
         Args:
             directory, source, sequence_length: as in `Embeddings.load_preset`.
-            **settings: of the head's class.
+            **settings: arguments of the head's class.
         """
         model = BertTextEmbedder.from_preset(source, preprocessor=None, compile=False)
         if source == directory:
@@ -181,7 +182,7 @@ class SentenceEmbedding(EmbeddingAnswers, CountedHead):
 
     def expected(self, model, texts, encoded):
         right = super().expected(model, texts, encoded)
-        if np.max(encoded["padding_mask"], initial=0) > 1:  # By token ids nothing tells what the prompt is.
+        if np.max(encoded["padding_mask"], initial=0) > 1:  # Token ids do not show which tokens are the prompt's.
             unmarked = {**encoded, "padding_mask": np.minimum(encoded["padding_mask"], 1)}
             right[signatures.TOKEN_IDS] = super().expected(model, texts, unmarked)[signatures.TOKEN_IDS]
         for name, head in self.heads_of_prompts().items():

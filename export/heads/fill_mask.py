@@ -1,4 +1,4 @@
-"""Filling in masks, with what `bert-pretrain` trained or any preset with a masked-LM head: the likeliest tokens.
+"""Filling in masks with the most probable tokens, by a model of `bert-pretrain` or any preset with a masked-LM head.
 
 Shapes: B batch, M masks, V vocabulary.
 """
@@ -56,7 +56,7 @@ class FillMask(MaskAnswers, Head):
         return {"text": probes.as_bytes(TEXTS)}
 
     def encode(self, texts):
-        """Encodes by the eager path; `characters` and `num_masks` come along."""
+        """Encodes texts eagerly, with `characters` and `num_masks`."""
         return probes.on_cpu(lambda text: masked_texts.encode(self.preprocessor, text), texts["text"])
 
     def expected(self, model, texts, encoded):

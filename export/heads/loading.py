@@ -38,7 +38,7 @@ HEADS: dict[str, type[Head]] = {
 # These tasks need no training of their own, so any preset will do.
 PRESET_TASKS = tuple(name for name, head in HEADS.items() if hasattr(head, "load_preset"))
 _FLAGS = {"sequence_length": "max_seq_length"}  # Settings of every head whose flags have other names.
-# Models whose head only fine-tuning trains, by the task of their answers.
+# Models whose heads are trained only by fine-tuning, by the task of their answers.
 _FINE_TUNED = {
     "classification": BertTextClassifier,
     "token_classification": BertTokenClassifier,
@@ -53,10 +53,10 @@ def load_head(directory: str, task: str | None = None, **settings) -> Head:
     Args:
         directory: the model directory of a task's command (its `output_dir/model`), or any preset, as in
             `BertBackbone.from_preset`.
-        task: one of `PRESET_TASKS`; None: the task that the directory was trained for, of a preset that of its
-            fine-tuned head.
-        **settings: `sequence_length`, and what the head's class lists as its `settings`; None: the model's own, or the
-            head's default.
+        task: one of `PRESET_TASKS`; None: the task that the directory was trained for, or that of a preset's fine-tuned
+            head.
+        **settings: `sequence_length`, and those that the head's class lists as its `settings`; None: the model's own,
+            or the head's default.
 
     Raises:
         InputError: a file is missing or damaged; the task has no head, or the head no such setting.
@@ -83,7 +83,7 @@ def load_head(directory: str, task: str | None = None, **settings) -> Head:
 
 
 def _read_preset(preset: str) -> tuple:
-    """Returns model, tokenizer and what `task.json` would hold of a preset with a fine-tuned head."""
+    """Returns model, tokenizer and the would-be content of `task.json`, for a preset with a fine-tuned head."""
     task = None
     if weights.has_config(preset):
         with weights.open_checkpoint(preset) as checkpoint:
@@ -123,7 +123,7 @@ def _task_of(directory: str, content: dict) -> str:
 
 
 def _read(directory: str, head_class: type[Head]) -> tuple:
-    """Returns model, tokenizer and content of `task.json`, which must hold the settings of the head."""
+    """Returns model, tokenizer and content of `task.json`, which must have the settings of the head."""
     model, tokenizer, task = load_model(directory, read_task(directory)["task"], "bert-classify")
     missing = [name for name in ("sequence_length", *head_class.trained_settings) if name not in task]
     if missing:

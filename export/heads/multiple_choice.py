@@ -1,4 +1,4 @@
-"""Multiple choice, as `bert-swag` trains it: tells which of several texts goes with a text."""
+"""Multiple choice, as `bert-swag` trains it: finds which of several texts goes with a text."""
 
 import keras
 import numpy as np

@@ -44,16 +44,16 @@ class QuestionAnswering(SpanAnswers, WindowedHead):
         return dict(zip(self.text_inputs, map(probes.as_bytes, zip(*_PAIRS, strict=True)), strict=True))
 
     def encode(self, texts):
-        """Encodes the windows of all questions by the eager path."""
+        """Encodes the windows of all questions eagerly."""
         return probes.on_cpu(lambda columns: self.read(**columns)[2].inputs, dict(texts))
 
     def expected(self, model, texts, encoded):
-        """Finds the right answers by the eager path; a question is undecided if a text or place depends on rounding."""
+        """Computes the right answers eagerly; a question is undecided if a text or place depends on rounding."""
         logits, by_token = self.expected_tokens(model, encoded)
         return {signatures.SERVING_DEFAULT: self._eager_answers(texts, logits), signatures.TOKEN_IDS: (by_token, None)}
 
     def _eager_answers(self, texts: Mapping[str, np.ndarray], logits: np.ndarray) -> Answer:
-        """Answers by the eager path; an answer is undecided if it changes as the logits are shaken a little."""
+        """Answers eagerly; an answer is undecided if small random changes of the logits change it."""
         answer = self.answering(lambda encoded: given["logits"])
         given = {"logits": tf.constant(logits)}
         right, count = probes.on_cpu(lambda columns: answer(**columns), dict(texts)), len(texts["question"])

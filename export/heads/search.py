@@ -1,4 +1,4 @@
-"""Search: an embedder with the passages that it searches, from a question to the nearest passages.
+"""Search: an embedder with the passages that it searches; returns the passages nearest to a question.
 
 Shapes: B batch, P passages, D embedding, K answers.
 """
@@ -26,18 +26,18 @@ from tasks.fine_tuning.model_files import load_reranker
 
 QUERY, EMBED = "query", "embed"
 _BATCH = 32
-_SAMPLE = 1000  # Passages to search for when measuring what int8 loses.
+_SAMPLE = 1000  # Number of passages that serve as questions to measure what int8 loses.
 
 
 class Search(SentenceEmbedding):
-    """An embedder and its passages, ranked exactly by cosine. Questions and passages come after their prompts.
+    """An embedder and its passages, ranked by cosine with exact search. Questions and passages get their prompts.
 
     Args:
         model: BertTextEmbedder.
-        preprocessor: tokenizer and longest sequence.
-        passages: path of a UTF-8 text with a passage per line.
-        top_k: passages in an answer.
-        passages_dtype: "float32", or "int8": a quarter of the memory, each vector with a scale of its own.
+        preprocessor: gives the tokenizer and the longest sequence.
+        passages: path of a UTF-8 text file with a passage per line.
+        top_k: number of passages in an answer.
+        passages_dtype: "float32", or "int8": a quarter of the memory, with a scale for each vector.
         reranker_dir: model of `bert-classify` on pairs that orders the passages found; None: they keep their order.
         **settings: `long_text` and `max_tokens` of `SequenceAnswers`.
 
@@ -45,7 +45,7 @@ class Search(SentenceEmbedding):
         recall: share of the passages found with float32 vectors that int8 finds too; 1.0 for float32.
 
     Raises:
-        InputError: the file is empty, or has an empty line.
+        InputError: `passages` is missing, or the file is empty or has an empty line.
     """
 
     task = "search"
@@ -74,7 +74,7 @@ class Search(SentenceEmbedding):
             self._reranker, self._served_reranker = rebuild(scorer), rebuild_for_serving(scorer)
             self._pair = BertPreprocessor(tokenizer, trained["sequence_length"], pad_to_longest=True)
             self.more_models = (self._served_reranker,)
-        vectors = stored = self._embed(self._texts)  # After what may be refused, since it may take hours.
+        vectors = stored = self._embed(self._texts)  # After all checks, since it may take hours.
         scales = np.ones(len(vectors), np.float32)
         if passages_dtype == "int8":
             scales = (np.maximum(np.abs(vectors).max(axis=1), 1e-12) / 127).astype(np.float32)
@@ -128,7 +128,7 @@ class Search(SentenceEmbedding):
         return {name: tf.gather(col, order, batch_dims=1) for name, col in {**nearest, "scores": scores}.items()}
 
     def _score_pairs(self, model, questions, passages):
-        """Returns the re-ranker's scores: string (B,) and (B, K) to float32 (B, K)."""
+        """Returns the reranker's scores: string (B,) and (B, K) to float32 (B, K)."""
         encoded = self._pair((tf.repeat(questions, self.top_k), tf.reshape(passages, [-1])))
         outputs = outputs_in_pieces(model, encoded)
         scores = outputs[:, -1] - outputs[:, 0] if outputs.shape[1] == 2 else outputs[:, 0]
@@ -155,7 +155,7 @@ class Search(SentenceEmbedding):
         return {**right, signatures.SERVING_DEFAULT: nearest, QUERY: nearest, EMBED: by_text}
 
     def _nearest(self, embeddings: np.ndarray) -> Answer:
-        """Computes in numpy, of all passages at once, what `find` computes in the graph."""
+        """Computes in NumPy, for all passages at once, what `find` computes in the graph."""
         scores = unit(embeddings) @ self.vectors().T
         indices = np.argsort(-scores, axis=1, kind="stable")[:, : self.top_k].astype(np.int32)
         passages = probes.as_bytes(self._texts)[indices]

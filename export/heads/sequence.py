@@ -13,7 +13,7 @@ from export.heads.base import Head
 from export.verification import probes
 from keras_bert.answers.sequence import BestOfAnswers, SequenceAnswers
 
-_PAIR_SHIFT = 3  # From a pair's first text to its second in `probes.TEXTS`, so that row 0 has two ordinary ones.
+_PAIR_SHIFT = 3  # From a pair's first text to its second in `probes.TEXTS`, so that row 0 has two ordinary texts.
 
 
 class SequenceHead(SequenceAnswers, Head):
@@ -25,7 +25,7 @@ class SequenceHead(SequenceAnswers, Head):
         return {key: np.roll(probes.as_bytes(probes.TEXTS), -_PAIR_SHIFT * n) for n, key in enumerate(self.text_inputs)}
 
     def encode(self, texts):
-        """Encodes texts by the eager path; in windows, `rows` has the text of each."""
+        """Encodes texts eagerly; if they are cut into windows, `rows` has the index of each window's text."""
         if self.long_texts is not None:
             encoded, rows = probes.on_cpu(self.read_windows, texts["text"])
             return {**encoded, "rows": rows}
@@ -76,7 +76,7 @@ class SequenceHead(SequenceAnswers, Head):
 
 
 class BestOfHead(BestOfAnswers, SequenceHead):
-    """A head that names the most probable of C classes or choices; its model gives logits [B, C]."""
+    """A head that names the most probable of C classes or choices; its model returns logits [B, C]."""
 
     example_signature = signatures.CLASSIFY
 

@@ -1,4 +1,4 @@
-"""Heads that read texts of any length in windows: the base of all, and those for words, entities and numbers.
+"""Heads that read texts of any length in windows: the base classes, and the heads for entities and word scores.
 
 Shapes: W windows, S sequence, N words of all texts, C columns of the logits.
 """
@@ -25,7 +25,7 @@ class WindowedHead(WindowedAnswers, Head):
     settings = ("doc_stride", "max_tokens")
 
     def expected_tokens(self, model: keras.Model, encoded: Mapping[str, Any]) -> tuple[np.ndarray, dict]:
-        """Runs the model on the windows of `encode`: its logits, float32 [W, S, C], and the answer of `token_ids`."""
+        """Runs the model on `encode`'s windows; returns logits, float32 [W, S, C], and the answer of `token_ids`."""
 
         def run(inputs):
             logits = model(inputs, training=False)
@@ -49,7 +49,7 @@ class WordHead(WordAnswers, WindowedHead):
         return {"text": probes.as_bytes((EXAMPLE, *probes.TEXTS))}
 
     def encode(self, texts):
-        """Encodes the windows of all texts by the eager path; `rows` has the text of each."""
+        """Encodes the windows of all texts eagerly; `rows` has the index of each window's text."""
 
         def lay_out_windows(text):
             _, windows, layout = self.lay_out(text, self.preprocessor.sequence_length - SPECIAL_TOKENS)
@@ -58,9 +58,9 @@ class WordHead(WordAnswers, WindowedHead):
         return probes.on_cpu(lay_out_windows, texts["text"])
 
     def expected(self, model, texts, encoded):
-        """Finds the right answers by the eager path.
+        """Computes the right answers eagerly.
 
-        A window is undecided if rounding decides which logit of a token is the largest, and so is its text.
+        A window and its text are undecided if rounding decides which logit of a token is the largest.
         """
         logits, by_token = self.expected_tokens(model, encoded)
         answer = probes.on_cpu(self.answering(lambda _: tf.constant(logits)), texts["text"])
