@@ -1,6 +1,6 @@
 """Writes a model to targets other than the SavedModel: ONNX, LiteRT, and a SavedModel in bfloat16.
 
-Each lies below the base path in a directory that TensorFlow Serving ignores, since its name is no number, under the
+Each is in a directory of the base path that TensorFlow Serving ignores, since its name is not a number, under the
 number of the version that it was checked against: `onnx/1/model.onnx` and `litert/1/model.tflite`, which take token ids
 and have the tokenizer beside them, and `bfloat16/1`, a SavedModel with the base path `bfloat16`.
 """
@@ -27,12 +27,12 @@ def write(
     """Writes a version's other targets, each checked against it.
 
     Args:
-        names: of `TARGETS`.
+        names: some of `TARGETS`.
         head: the `export.heads.base.Head` that was exported.
         export_dir: base path of the model.
         version_directory: the version as exported, `export_dir/<number>`.
-        with_cc: one of `verify.WITH_CC`, whether to ask SavedModels through the C++ program as well.
-        int8: products that may be 8 bits: `onnx/<number>/model.int8.onnx` has them.
+        with_cc: one of `verify.WITH_CC`, whether to check SavedModels with the C++ program as well.
+        int8: products to compute in 8 bits in `onnx/<number>/model.int8.onnx`, which is not written if there are none.
 
     Returns:
         Lines for the user, a few for each target.

@@ -1,9 +1,9 @@
-"""Decides which products of an encoder may be 8 bits, by what that changes on real text.
+"""Decides which products of an encoder may be computed in 8 bits, by what that changes on real text.
 
-ONNX Runtime computes them in `bert-serve --precision=int8`: a scale for each column of a kernel, and one for all rows
-of a request. Embeddings, attention, LayerNorm and heads stay float32. What is measured is what is served: the same
-session computes the encoder, and the head is the model's own. A graph of integers for TensorFlow would not pay: its
-integer products took 2.7 times as long as float32 (MiniLM on a processor with AVX512-VNNI).
+ONNX Runtime computes them in `bert-serve --precision=int8`, with a scale for each column of a kernel, and one for all
+rows of a request. Embeddings, attention, LayerNorm and heads stay float32. What is measured is what is served: the same
+session computes the encoder, and the head is the model's own. Integers in TensorFlow's graph would not pay: its integer
+products took 2.7 times as long as float32 (MiniLM on a processor with AVX512-VNNI).
 """
 
 import functools
@@ -28,14 +28,14 @@ from tasks.held_out import HeldOut
 LABELS_PER_POINT = 2.0  # Percent of the names that may change for each point of the metric that may be lost.
 _BATCH_SIZE, _MOST_BATCHES = 32, 16
 _SAMPLE = 2  # Batches on which single products are compared.
-_STEPS = 8  # Products are left out by this part of them at a time, up to half of them.
+_STEPS = 8  # An eighth of the products is left out at a time, up to half of them in all.
 
 
 def excess(cost: Cost, tolerance: float) -> float:
-    """Returns the largest part of what is allowed that was used up; above 1 it is too much.
+    """Returns the cost relative to what is allowed; above 1 it is too much.
 
-    Where the answers name nothing and there is no metric, the differences may be as large a part of the numbers'
-    variance as names may change.
+    If the answers contain no names and there is no metric, the noise, in percent of the numbers' variance, counts like
+    the percentage of changed names.
     """
     share = 100 * cost.num_changed / cost.num_named if cost.num_named else 0.0
     lost = cost.points[0] - cost.points[1]
@@ -54,13 +54,13 @@ def describe(cost: Cost) -> str:
 
 
 class Decision(NamedTuple):
-    """Which products may be 8 bits, and what that costs.
+    """The products to compute in 8 bits, and what that costs.
 
     Attributes:
-        products: of `dense_products`.
-        num_products: how many there are.
-        cost: with those.
-        source: the texts that were asked.
+        products: some of `dense_products`.
+        num_products: number of all products.
+        cost: the cost of `products` in 8 bits.
+        source: the texts on which it was measured.
         times: rows of a request -> its time relative to float32 in ONNX Runtime.
     """
 
@@ -84,16 +84,16 @@ class Decision(NamedTuple):
 
 
 class Trial:
-    """A served model whose encoder is exchanged.
+    """A served model whose encoder can be exchanged.
 
     Args:
-        head: of the model.
+        head: the head of the model.
 
     Attributes:
         encode: computes the encoder: `token_ids`, `segment_ids`, `padding_mask` to `pooled_output`, `sequence_output`.
-        products: that may be 8 bits.
-        description: of the encoder, by `ServedBackbone.describe`.
-        weights: name of a weight in it -> array.
+        products: the products that can be computed in 8 bits.
+        description: the encoder's `ServedBackbone.describe`.
+        weights: name of a weight in the description -> array.
 
     Raises:
         InputError: ONNX Runtime cannot compute the encoder, since it reads from left to right.
@@ -117,22 +117,22 @@ class Trial:
         return OnnxEncoder(self.description, self.weights.__getitem__, int8=int8)
 
     def answers(self, encode: OnnxEncoder, requests: Sequence[Mapping[str, np.ndarray]]) -> list[dict[str, np.ndarray]]:
-        """Answers requests to `token_ids` by an encoder, which the model then keeps."""
+        """Answers requests to `token_ids` with an encoder, which the model then keeps."""
         self.encode = encode
         return real_text.ask(self._answer, requests)
 
 
 def decide(head: Head, held_out: HeldOut | None, tolerance: float) -> Decision:
-    """Chooses the products that may be 8 bits: all, or without those that change the answers most.
+    """Chooses the products to compute in 8 bits: all, or all but those that change the answers most.
 
     Args:
-        head: of the model.
-        held_out: labelled rows; None: paragraphs of docstrings are asked.
+        head: the head of the model.
+        held_out: labelled rows; None: paragraphs of docstrings are used.
         tolerance: points of the metric that may be lost; `LABELS_PER_POINT` times as many percent of the names may
             change.
 
     Raises:
-        InputError: integers cost more, even with half of the products in float32; or as `Trial`.
+        InputError: integers cost more than `tolerance`, even with half of the products in float32; or as `Trial`.
     """
     trial = Trial(head)
     requests, source = ask(head, held_out)
@@ -167,7 +167,7 @@ def decide(head: Head, held_out: HeldOut | None, tolerance: float) -> Decision:
 
 
 def ask(head: Head, held_out: HeldOut | None) -> tuple[list[dict[str, np.ndarray]], str]:
-    """Returns requests to `token_ids`, of the held-out rows where their texts are the model's, and what is measured."""
+    """Returns requests to `token_ids` and their source: held-out rows if their texts fit the model, else docstrings."""
     texts = held_out.texts if held_out else []
     is_flat = all(axes == () for axes in head.text_inputs.values())
     if not texts or not is_flat or len(texts[0]) != len(head.text_inputs):

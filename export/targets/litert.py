@@ -1,4 +1,4 @@
-"""LiteRT (once TensorFlow Lite): token ids in, numbers out, with free batch and length, from its built-in ops alone."""
+"""LiteRT (once TensorFlow Lite): token ids in, numbers out, with free batch and length, with only its built-in ops."""
 
 import keras
 import numpy as np
@@ -16,7 +16,7 @@ def convert(head: Head, model: keras.Model) -> bytes:
         model: the float32 rebuild of the head's model, of the layout "rectangular".
 
     Returns:
-        The flat buffer: inputs `head.token_inputs`, int32; outputs `head.token_outputs`, float.
+        The FlatBuffers model: inputs `head.token_inputs`, int32; outputs `head.token_outputs`, float.
     """
     weights = [
         [keras.ops.convert_to_numpy(variable) for variable in variables]
@@ -25,7 +25,7 @@ def convert(head: Head, model: keras.Model) -> bytes:
 
     def answer(lengths, **inputs):
         mask = tf.sequence_mask(lengths, tf.shape(inputs["token_ids"])[-1], dtype=tf.int32)
-        # The converter would leave variables empty.
+        # The converter would leave variables without values.
         constants = [[tf.constant(array) for array in arrays] for arrays in weights]
         outputs, _ = model.stateless_call(*constants, {**inputs, "padding_mask": mask}, training=False)
         return {name: output.of(outputs, mask) for name, output in head.token_outputs.items()}

@@ -1,4 +1,4 @@
-"""ONNX: token ids in, numbers out, with free batch and length, from standard operators alone.
+"""ONNX: token ids in, numbers out, with free batch and length, with only standard operators except for 8-bit products.
 
 Shapes: B batch, S sequence, K choices, P masked positions, H hidden.
 """
@@ -28,13 +28,14 @@ def convert(head: Head, model: keras.Model, int8: Collection[str] = ()) -> bytes
     Args:
         head: declares inputs and outputs.
         model: the float32 rebuild of the head's model.
-        int8: products to compute with integers, by an operator of ONNX Runtime's; see `onnx_encoder.dense_products`.
+        int8: products to compute with integers, by an operator of ONNX Runtime's own; see
+            `onnx_encoder.dense_products`.
 
     Returns:
         The serialized `ModelProto`: inputs `head.token_inputs`, int32; outputs `head.token_outputs`, float.
 
     Raises:
-        InputError: the model has a layer that is not one of this project's.
+        InputError: a layer or an activation cannot be written as ONNX, or a layer is quantized.
     """
     backbone = find_backbone(model)
     settings = {**backbone.bert_config.to_dict(), "first_token_only": False}
@@ -53,7 +54,7 @@ def convert(head: Head, model: keras.Model, int8: Collection[str] = ()) -> bytes
 
 
 def _finish(graph: EncoderGraph, value: str, is_real: str, output: TokenOutput) -> str:
-    """Takes the steps of a `TokenOutput` from one of the Keras model's outputs."""
+    """Applies the steps of a `TokenOutput` to one of the Keras model's outputs."""
     if output.pool is not None:
         value = _pool(graph, value, is_real, output.pool)
     if output.column is not None:
@@ -76,10 +77,10 @@ def _walk(graph: EncoderGraph, model: keras.Model, outputs, values: Mapping[str,
     """Adds the layers of a functional model that some of its outputs need; returns the values of these outputs.
 
     Args:
-        graph: to add nodes to.
-        model: functional.
+        graph: the graph to which nodes are added.
+        model: a functional model.
         outputs: structure of tensors of the model.
-        values: its inputs by name.
+        values: values of the model's inputs, by name.
     """
     inputs = {name: keras.Input(batch_shape=ids.shape, dtype=ids.dtype, name=name) for name, ids in model.input.items()}
     names = {id(inputs[name]): value for name, value in values.items() if name in inputs}
@@ -91,8 +92,8 @@ def _walk(graph: EncoderGraph, model: keras.Model, outputs, values: Mapping[str,
         names.update(zip(map(id, keras.tree.flatten(tensors)), added, strict=True))
         return tensors
 
-    # Cloning is how Keras's public interface tells which layer makes a tensor, and of what. The layers keep the
-    # tensors, so that an id stays a tensor's own.
+    # In Keras's public interface, only cloning shows which layer computes a tensor from which inputs. The layers keep
+    # the tensors alive, so that their ids stay unique.
     part = keras.Model(model.input, outputs)
     copy = keras.models.clone_model(part, inputs, clone_function=lambda layer: layer, call_function=call)
     return keras.tree.map_structure(lambda tensor: names[id(tensor)], copy.output)
@@ -125,7 +126,7 @@ def _dense(graph: EncoderGraph, layer: keras.layers.Dense, value: str) -> str:
 
 
 def _pool(graph: EncoderGraph, states: str, is_real: str, pooling: str) -> str:
-    """Does what `PoolTokens` does."""
+    """Pools tokens as `PoolTokens` does."""
     if pooling == "cls":
         return graph.first(states)
     is_real = graph.node("Unsqueeze", is_real, graph.integers(-1))

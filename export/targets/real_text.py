@@ -18,7 +18,7 @@ from keras_bert.errors import InputError
 
 # One text, a few, and a batch: a target with a fixed batch or length would fail.
 BATCH_SIZES = (1, 7, 32)
-# Another runtime's kernels add in another order and use other polynomials. The differences seen are below 1e-5.
+# Another runtime's kernels add in another order and use other polynomials. Observed differences are below 1e-5.
 TOLERANCE = 1e-3
 _ROUNDS = 5
 _SPEED_BATCHES = (1, 32)
@@ -28,7 +28,7 @@ Runner = Callable[[Sequence[Arrays]], list[dict[str, np.ndarray]]]
 
 
 def sentences() -> list[str]:
-    """Returns paragraphs from the docstrings of Python's built-in functions and types, which are always at hand."""
+    """Returns paragraphs from the docstrings of Python's built-in functions and types, which are always available."""
     docstrings = (inspect.getdoc(getattr(builtins, name)) or "" for name in dir(builtins))
     paragraphs = (" ".join(paragraph.split()) for text in docstrings for paragraph in text.split("\n\n"))
     return list(dict.fromkeys(paragraph for paragraph in paragraphs if len(paragraph.split()) > 4))
@@ -38,8 +38,8 @@ def requests(head: Head, batch_sizes: Sequence[int] = BATCH_SIZES) -> list[dict[
     """Makes requests to `token_ids`, one for each batch size.
 
     Args:
-        head: encodes the texts, which are those of `sentences()` in turn.
-        batch_sizes: rows of each request.
+        head: encodes the texts, which are taken from `sentences()` in turn.
+        batch_sizes: number of rows of each request.
     """
     drawn = itertools.cycle(sentences())
     asked = [(size, head.token_request(head.encode(head.sample(drawn, size)))) for size in batch_sizes]
@@ -48,13 +48,13 @@ def requests(head: Head, batch_sizes: Sequence[int] = BATCH_SIZES) -> list[dict[
 
 
 def ask(function: Callable, requests: Sequence[Arrays]) -> list[dict[str, np.ndarray]]:
-    """Asks a signature, as a function of named tensors."""
+    """Sends requests to a signature, a function of named tensors, and returns its answers."""
     answers = [function(**{name: tf.constant(value) for name, value in request.items()}) for request in requests]
     return [{name: value.numpy() for name, value in answer.items()} for answer in answers]
 
 
 def saved_model_runner(directory: str) -> Runner:
-    """Returns a function that asks an exported version's `token_ids`, in this process."""
+    """Returns a function that runs an exported version's `token_ids` in this process."""
     loaded = tf.saved_model.load(directory)
     return lambda requests: ask(loaded.signatures[signatures.TOKEN_IDS], requests)  # Keeps the variables alive.
 
@@ -84,11 +84,11 @@ class Cost(NamedTuple):
     """The differences between answers in another type of number and in float32.
 
     Attributes:
-        num_texts: rows asked.
-        largest, mean: of the differences of two numbers.
-        noise: percent of the numbers' variance that the differences are.
-        num_named, num_changed: strings in the answers (labels, tokens, tags), and how many of them changed.
-        metric: name of the task's metric; None where it was not measured.
+        num_texts: number of rows compared.
+        largest, mean: largest and mean difference of two numbers.
+        noise: mean squared difference in percent of the numbers' variance.
+        num_named, num_changed: number of strings in the answers (labels, tokens, tags), and how many of them changed.
+        metric: name of the task's metric; None if it was not measured.
         points: its value in float32 and in the other type.
     """
 
@@ -121,7 +121,7 @@ def cost_of(right: Sequence[Arrays], answers: Sequence[Arrays]) -> Cost:
 
 
 def relative_times(head: Head, run: Runner, other: Runner) -> dict[int, float]:
-    """Returns the other runner's time relative to the first's, by the rows of a request: the median over rounds."""
+    """Returns the other runner's time relative to the first's, by the rows of a request; the median over rounds."""
     times = {}
     for size in _SPEED_BATCHES:
         asked, ratios = requests(head, [size]), []
@@ -133,5 +133,5 @@ def relative_times(head: Head, run: Runner, other: Runner) -> dict[int, float]:
 
 
 def shown_times(times: Mapping[int, float]) -> str:
-    """Returns what `relative_times` found as text."""
+    """Returns the result of `relative_times` as text."""
     return ", ".join(f"{time:.2f} for {size} text{'s' * (size > 1)}" for size, time in times.items())

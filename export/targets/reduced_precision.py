@@ -1,6 +1,6 @@
-"""Exports the graph in bfloat16, half the size, and measures the cost.
+"""Exports the graph in bfloat16, at half the size, and measures the cost.
 
-The encoder's products are computed in it, which is faster where the processor has AVX512_BF16 or AMX
+The encoder's products are computed in bfloat16, which is faster on processors with AVX512_BF16 or AMX
 (`export/graph/served_backbone.py`). Attention, LayerNorm, softmax and heads stay float32.
 """
 
@@ -26,16 +26,16 @@ _COMPARED_BATCHES = (*real_text.BATCH_SIZES, *(32,) * 5)
 def write_bfloat16(head: Head, directory: str, with_cc: str = "off") -> verify.Report:
     """Writes the version in bfloat16 and verifies its numbers against the Keras model in float32.
 
-    What an answer names (labels, tokens, tags) may depend on the rounding, so `measure` counts it. The numbers of
-    `token_ids` do not depend on it, and the graph from them to the other answers is that of the float32 version.
+    Names in an answer (labels, tokens, tags) may depend on the rounding, so `measure` counts their changes. The numbers
+    of `token_ids` do not, and the graph from them to the other answers is that of the float32 version.
 
     Args:
-        head: as exported in float32.
-        directory: does not exist.
-        with_cc: one of `verify.WITH_CC`, whether to ask the C++ program as well.
+        head: the head as exported in float32.
+        directory: must not exist.
+        with_cc: one of `verify.WITH_CC`, whether to run the C++ program as well.
 
     Raises:
-        InputError: the model reads from left to right, which is left to Keras in float32.
+        InputError: the model reads from left to right, which is computed only by Keras in float32.
         VerificationError: a number is off by more than `BFLOAT16` allows.
     """
     attention = find_backbone(head.model).bert_config.attention
