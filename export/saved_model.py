@@ -11,6 +11,7 @@ from export import companion_files
 from export.base_path import ENCODERS_FILE, INT8_FILE, MAX_VERSION, numbered_versions
 from export.graph.model_copies import is_float32, rebuild, rebuild_for_serving
 from export.heads.base import Head
+from export.heads.classification import Classification, LabelSet
 from export.heads.loading import HEADS
 from export.verification import verify
 from keras_bert.answers.text_bounds import find_backbone
@@ -37,9 +38,9 @@ def export_model(
         model: the task's model, such as a `BertTextClassifier`, from encoder inputs to its outputs.
         preprocessor: gives the tokenizer and `sequence_length`. The graph always pads to the batch's longest.
         directory, version, with_cc: as in `export_head`.
-        task: name of the head (`export.heads.loading.HEADS`).
+        task: name of the head (`export.heads.loading.HEADS`). A `multi_label` classifier has its own in any case.
         **settings: further arguments of the head: for a classifier `labels`, names of the classes in the order of the
-            logits, and `num_texts`, 2 for a model of text pairs.
+            logits, and `num_texts`, 2 for a model of text pairs. Default: `model.labels` and `model.answer_settings`.
 
     Returns:
         The version's directory, such as `directory/1`.
@@ -52,7 +53,13 @@ def export_model(
     """
     if task not in HEADS:
         raise ValueError(f"`task` must be one of {', '.join(HEADS)}. Received: task={task!r}")
-    return export_head(HEADS[task](model, preprocessor, **settings), directory, version, with_cc)
+    head_class = HEADS[LabelSet.task if getattr(model, "multi_label", False) and task == Classification.task else task]
+    kept = {"labels": getattr(model, "labels", None), **getattr(model, "answer_settings", {}), **settings}
+    known = head_class.trained_settings + head_class.later_settings
+    given = {name: value for name, value in kept.items() if name in settings or (name in known and value is not None)}
+    if "labels" in known and "labels" not in given:
+        raise ValueError(f"`labels` must name the {model.output_shape[-1]} classes, in the order of the outputs.")
+    return export_head(head_class(model, preprocessor, **given), directory, version, with_cc)
 
 
 def export_head(

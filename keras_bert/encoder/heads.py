@@ -98,7 +98,7 @@ def last_positions(padding_mask, count):
     numbers = ops.arange(1, count + 1, dtype="int32")
     is_inside = ops.equal(ops.expand_dims(ops.cast(padding_mask, "int32"), 1), numbers[None, :, None])  # [B, count, S]
     positions = ops.arange(ops.shape(padding_mask)[1], dtype="int32")
-    return ops.max(ops.where(is_inside, positions[None, None, :], 0), axis=-1)
+    return ops.max(ops.where(is_inside, positions[None, None, :], 0), axis=-1, initial=0)  # A batch may be empty.
 
 
 @keras.saving.register_keras_serializable(package="keras_bert")

@@ -39,6 +39,8 @@ def read_rows(name: str, rows):
 
 def read_examples(x, y, sample_weight=None) -> tuple:
     """Returns all three as `read_rows` does; raises ValueError as it does, or if their columns differ in length."""
+    if sample_weight is not None and y is None:
+        raise ValueError("`sample_weight` weights labels. Received: no `y`")
     examples = read_rows("x", x), read_rows("y", y), read_rows("sample_weight", sample_weight)
     check_lengths("`x`, `y` and `sample_weight`", examples)
     return examples

@@ -168,14 +168,17 @@ class BertTask:
                 columns, held_out = split_rows(columns, validation_split)
             held_out = make_batches(held_out, batch_size) if has_rows(held_out) else held_out
             x, y, sample_weight, batch_size = make_batches(columns, batch_size, shuffle), None, None, None
+        elif validation_split and held_out is None:
+            raise ValueError("`validation_split` needs rows, not a dataset. Pass a part of it as `validation_data`.")
         with warnings.catch_warnings() if not self.uses_pooler else contextlib.nullcontext():
             if not self.uses_pooler:  # The backbone has one for other heads.
                 warnings.filterwarnings("ignore", r"Gradients do not exist for variables \['pooled_dense/[^,]*, \S*\] ")
             return super().fit(x, y, batch_size, sample_weight, held_out, shuffle=False, **kwargs)
 
-    def evaluate(self, x=None, y=None, *args, **kwargs):
+    def evaluate(self, x=None, y=None, batch_size=None, sample_weight=None, **kwargs):
         """Evaluates the model as `keras.Model.evaluate` does, on the inputs that `fit` takes."""
-        return super().evaluate(*read_examples(x, y)[:2], *args, **kwargs)
+        x, y, sample_weight = read_examples(x, y, sample_weight)
+        return super().evaluate(x, y, batch_size=batch_size, sample_weight=sample_weight, **kwargs)
 
     def predict(self, x, *args, **kwargs):
         """Computes the outputs as `keras.Model.predict` does, for the inputs that `fit` takes."""
@@ -194,7 +197,9 @@ class BertTask:
     def quantize(self, mode=None, **kwargs) -> None:
         """Quantizes the backbone, as `keras.Model.quantize` does; the heads stay floats."""
         # A saved task describes only its backbone, and rebuilds the heads from the constructor's arguments.
-        self.backbone.quantize(mode, **kwargs)
+        with warnings.catch_warnings():  # Keras names each layer that has no products.
+            warnings.filterwarnings("ignore", "Layer .* does not have a `quantize` method")
+            self.backbone.quantize(mode, **kwargs)
         self.train_function = self.test_function = self.predict_function = self._last_answers = None
 
     # === Saving and loading ===

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from keras_bert.answers.explanations import METHODS
 from keras_bert.answers.sequence import ClassAnswers, LabelSetAnswers, ScoreAnswers
+from keras_bert.models.rows import read_rows
 from keras_bert.models.task import LabeledTask
 
 
@@ -72,6 +73,7 @@ class BertTextClassifier(LabeledTask, keras_nlp.models.TextClassifier):
         return num_texts
 
     def preprocess_samples(self, x, y=None, sample_weight=None):
+        y = read_rows("y", y)  # Of `train_on_batch`.
         if self.preprocessor is not None and y is not None:  # Kept for answers and exports.
             num_texts = len(x) if isinstance(x, tuple) else 1
             self.answer_settings = {**self.answer_settings, "num_texts": num_texts}

@@ -15,11 +15,12 @@ from toy_classifier import LABELS, SEQUENCE_LENGTH, VOCABULARY, assets, classifi
 from toy_saved import answers_of
 
 from export import saved_model
-from export.heads.classification import Classification
+from export.heads.classification import Classification, LabelSet
 from export.verification import verify
 from keras_bert import BertPreprocessor, BertTokenizer
 from keras_bert.answers import text_bounds
 from keras_bert.errors import InputError
+from keras_bert.models import BertTextClassifier
 
 
 def _listing(directory: str) -> list[str]:
@@ -326,3 +327,28 @@ def test_a_base_path_that_cannot_be_written(tmp_path, quick):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot be created"):
         quick(tmp_path / "file")
+
+
+def test_python_s_export_takes_over_what_the_model_knows(monkeypatch):
+    heads, preprocessor = [], assets()
+    monkeypatch.setattr(saved_model, "export_head", lambda head, *_: heads.append(head))
+    backbone = classifier().backbone
+    model = BertTextClassifier(backbone, labels=LABELS)
+    model.answer_settings = {"num_texts": 2, "thresholds": [0.9] * len(LABELS), "temperature": 2.0}
+    saved_model.export_model(model, preprocessor, "served")
+    saved_model.export_model(model, preprocessor, "served", num_texts=1, labels=LABELS[::-1])
+    saved_model.export_model(BertTextClassifier(backbone, labels=LABELS, multi_label=True), preprocessor, "served")
+    assert [type(head) for head in heads] == [Classification, Classification, LabelSet]
+    assert [head.labels for head in heads] == [LABELS, LABELS[::-1], LABELS]
+    assert [head.num_texts for head in heads] == [2, 1, 1] and heads[0].temperature == 2.0
+    np.testing.assert_allclose(heads[0].thresholds, 0.9)
+    with pytest.raises(ValueError, match="`labels` must name the 3 classes"):
+        saved_model.export_model(BertTextClassifier(backbone, 3), preprocessor, "served")
+
+
+@pytest.mark.parametrize("change", [lambda model: model.backbone.enable_lora(2), lambda model: model.quantize("int8")])
+def test_what_save_to_preset_merges_is_not_exported_as_it_is(change):
+    model = classifier()
+    change(BertTextClassifier(model.backbone, 2))
+    with pytest.raises(InputError, match="LoRA's factors or quantized weights .* `save_to_preset`"):
+        Classification(model, assets(), labels=LABELS)

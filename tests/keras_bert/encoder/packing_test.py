@@ -8,6 +8,7 @@ import tensorflow as tf
 from keras_bert.config import BertConfig
 from keras_bert.encoder.attention import BertSelfAttention
 from keras_bert.encoder.backbone import BertBackbone
+from keras_bert.encoder.heads import last_positions
 from keras_bert.encoder.packing import MASKED_SCORE, TokenLayout
 from keras_bert.errors import InputError
 
@@ -257,3 +258,7 @@ def test_packed_in_half_precision_keeps_examples_apart():
     after = tf.cast(backbone(inputs)["sequence_output"], tf.float32).numpy()
     np.testing.assert_array_equal(after[0, 3:], before[0, 3:])
     assert np.abs(after[0, :3] - before[0, :3]).max() > 1e-2
+
+
+def test_a_batch_without_rows_has_no_last_positions():
+    assert last_positions(np.zeros((0, 8), "int32"), 1).shape == (0, 1)

@@ -150,3 +150,19 @@ def test_no_warning_is_of_what_a_task_does_not_train(kind):
         if any(np.any(new != old) for new, old in zip(layer.get_weights(), weights, strict=True))
     ]
     assert changed and "pooled_dense" not in changed
+
+
+def test_what_fit_and_evaluate_would_leave_out_is_refused(monkeypatch):
+    model = BertTextClassifier(toy_tasks.backbone(), 2)
+    batches = tf.data.Dataset.from_tensors((TEXTS, LABELS))
+    with pytest.raises(ValueError, match="`validation_split` needs rows"):
+        model.fit(batches, validation_split=0.5)
+    for call in (model.fit, model.evaluate):
+        with pytest.raises(ValueError, match="`sample_weight` weights labels. Received: no `y`"):
+            call(TEXTS, sample_weight=[0.0] * COUNT)
+        with pytest.raises(ValueError, match="`sample_weight` must have a value in each row. Received: nan in row 1"):
+            call(TEXTS, LABELS, sample_weight=[1.0, np.nan])
+        with pytest.raises(ValueError, match=r"as many rows in each column. Received: \[100, 100, 2\] rows"):
+            call(TEXTS, LABELS, sample_weight=[1.0, 0.0])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="Labels must be whole numbers"):
+        model.preprocess_samples(TEXTS, [0.6, 1.4] * (COUNT // 2))
