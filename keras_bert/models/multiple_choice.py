@@ -33,6 +33,8 @@ class BertMultipleChoicePreprocessor(BertPreprocessor):
     """
 
     def encode(self, texts):
+        if tf.is_tensor(texts):
+            raise ValueError(f"`x` must be a tuple of contexts and choices. Received: {texts}")
         contexts, choices = (tf.convert_to_tensor(part, tf.string) for part in texts)
         num_choices = tf.shape(choices)[1] if choices.shape[1] is None else choices.shape[1]
         features = super().encode((tf.repeat(contexts, num_choices), tf.reshape(choices, [-1])))

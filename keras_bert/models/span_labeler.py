@@ -50,6 +50,8 @@ class BertSpanLabelerPreprocessor(BertPreprocessor):
 
     @tf.autograph.experimental.do_not_convert  # As in `encode`.
     def call(self, x, y=None, sample_weight=None):
+        if tf.is_tensor(x):
+            raise ValueError(f"`x` must be a tuple of questions and contexts. Received: {x}")
         questions, contexts = x
         query = self.tokenizer.tokenize(questions)
         tokens, starts, ends = self.tokenizer.tokenize_with_offsets(contexts)
@@ -72,7 +74,13 @@ def _answer_characters(contexts: tf.Tensor, y) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns where each answer starts and ends in its context, in characters: int32, shape (B,) each."""
     starts, answers = map(tf.convert_to_tensor, y) if isinstance(y, tuple) else (None, tf.convert_to_tensor(y))
     if answers.dtype != tf.string:
-        return tf.cast(starts, tf.int32), tf.cast(answers, tf.int32)
+        starts, ends = tf.cast(starts, tf.int32), tf.cast(answers, tf.int32)
+        is_there = (starts < 0) | ((starts <= ends) & (ends <= tf.strings.length(contexts, unit="UTF8_CHAR")))
+        message = "Each answer of `y` must end after its start, and in its context. Received these starts and ends:"
+        wrong = tf.boolean_mask(tf.stack([starts, ends], 1), ~is_there)
+        check = tf.debugging.Assert(tf.reduce_all(is_there), [message, wrong], summarize=16)
+        with tf.control_dependencies([] if check is None else [check]):
+            return tf.identity(starts), ends
     lengths = tf.strings.length(answers, unit="UTF8_CHAR")
     if starts is None:
         starts = tf.map_fn(_find_text, (contexts, answers), fn_output_signature=tf.int32)

@@ -186,6 +186,8 @@ class BertTask:
 
     def preprocess_samples(self, x, y=None, sample_weight=None):
         """Turns raw samples into what the model takes; runs in tf.data."""
+        if any(tf.is_tensor(column) and column.shape.rank == 0 for column in keras.tree.flatten(x)):
+            raise ValueError("`x` must be batches of rows. Call `batch` of the dataset.")
         if self.labels and y is not None and tf.as_dtype(getattr(y, "dtype", tf.string)) == tf.string:
             y = tf.ragged.map_flat_values(lambda names: _find_labels(names, self.labels), y)
             if self.multi_label:  # Turns the indices of each row's labels into 0.0 or 1.0 for each label.

@@ -134,6 +134,9 @@ def _check_counts(words: tf.Tensor, labels: tf.Tensor) -> list[tf.Operation]:
 
 def ragged_words(words) -> tf.RaggedTensor:
     """Returns words as a ragged tensor, without the padding of a dense batch, trailing ""."""
+    words = words if isinstance(words, tf.RaggedTensor) else tf.convert_to_tensor(words)
+    if words.dtype != tf.string or words.shape.rank not in (2, None):
+        raise ValueError(f"`x` must be sentences as lists of words; `answer` takes raw texts. Received: {words}")
     return words if isinstance(words, tf.RaggedTensor) else tf.RaggedTensor.from_tensor(words, padding="")
 
 

@@ -67,6 +67,11 @@ def test_every_choice_is_scored_by_itself_with_one_vector(num_choices):
             np.testing.assert_allclose(logits[row, choice], pooled @ kernel[:, 0] + bias[0], atol=1e-5)
 
 
+def test_contexts_without_choices_are_refused():
+    with pytest.raises(ValueError, match="`x` must be a tuple of contexts and choices"):
+        BertMultipleChoicePreprocessor(toy_tasks.tokenizer(), 16)(tf.constant(["a"]))
+
+
 def test_fewer_than_two_choices_are_no_choice():
     with pytest.raises(ValueError, match="`num_choices` must be at least 2. Received: num_choices=1"):
         BertMultipleChoice(toy_tasks.backbone(), 1)

@@ -164,5 +164,9 @@ def test_what_fit_and_evaluate_would_leave_out_is_refused(monkeypatch):
             call(TEXTS, LABELS, sample_weight=[1.0, np.nan])
         with pytest.raises(ValueError, match=r"as many rows in each column. Received: \[100, 100, 2\] rows"):
             call(TEXTS, LABELS, sample_weight=[1.0, 0.0])
+    rows = tf.data.Dataset.from_tensor_slices((TEXTS, LABELS))
+    for call in (model.fit, model.evaluate):
+        with pytest.raises(ValueError, match="`x` must be batches of rows. Call `batch` of the dataset"):
+            call(rows)
     with pytest.raises(tf.errors.InvalidArgumentError, match="Labels must be whole numbers"):
         model.preprocess_samples(TEXTS, [0.6, 1.4] * (COUNT // 2))

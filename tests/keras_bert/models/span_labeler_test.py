@@ -71,6 +71,18 @@ def test_an_answer_that_is_not_in_its_context_is_refused(preprocessor, answers, 
         next(iter(tf.data.Dataset.from_tensors(examples).map(preprocessor)))
 
 
+@pytest.mark.parametrize("span", [(3, 0), (0, len(CONTEXT) + 1)])
+def test_a_span_that_no_context_has_is_refused(preprocessor, span):
+    answers = tuple([number, kept] for number, kept in zip(span, (-1, -1), strict=True))
+    with pytest.raises(tf.errors.InvalidArgumentError, match=rf"(?s)must end after its start.*{span[0]},? {span[1]}"):
+        preprocessor(([QUESTION] * 2, [CONTEXT] * 2), answers)
+
+
+def test_questions_without_contexts_are_refused(preprocessor):
+    with pytest.raises(ValueError, match="`x` must be a tuple of questions and contexts"):
+        preprocessor(tf.constant([QUESTION]))
+
+
 def test_the_place_of_an_answer_counts(preprocessor):
     second = CONTEXT.index("cats")
     assert labels_of(preprocessor, ([second], ["cat"])) == [[11, 11, 15]]

@@ -54,6 +54,13 @@ def test_rows_with_fewer_labels_than_words_are_refused(preprocessor, labels):
         list(tf.data.Dataset.from_tensors((words, labels)).map(preprocessor))
 
 
+@pytest.mark.parametrize("sentences", [["the cat sat"], [[], []], [[1, 2]]], ids=str)
+def test_what_is_not_a_list_of_words_is_refused(preprocessor, sentences):
+    model = BertTokenClassifier(toy_tasks.backbone(), 5, preprocessor)
+    with pytest.raises(ValueError, match="`x` must be sentences as lists of words; `answer` takes raw texts"):
+        model.predict(sentences, verbose=0)
+
+
 @pytest.mark.parametrize("width", [2, 4])
 def test_dense_labels_are_as_wide_as_dense_words(preprocessor, width):
     words, labels = tf.constant([["the", "cats", "sat"], ["who", "", ""]]), tf.ones((2, width), "int32")
