@@ -82,13 +82,19 @@ def export_head(
         The version's directory, such as `directory/1`.
 
     Raises:
-        InputError: the version exists or no number is left, the base path cannot be written, or `with_cc` is "on" but
-            there is no compiler.
+        InputError: the model has LoRA's factors or quantized weights, the version exists or no number is left, the base
+            path cannot be written, or `with_cc` is "on" but there is no compiler.
         ValueError: `version` is out of range, or the model holds no BertBackbone.
         VerificationError: the export does not answer as the model does; nothing was published.
     """
     if version is not None and not 0 <= version <= MAX_VERSION:
         raise ValueError(f"`version` must not be negative, and fit an int64. Received: version={version}")
+    layers = head.model._flatten_layers()
+    if any(getattr(layer, "lora_enabled", False) or getattr(layer, "quantization_mode", None) for layer in layers):
+        raise InputError(
+            "A model with LoRA's factors or quantized weights cannot be exported. Export what `save_to_preset` "
+            "writes, which merges LoRA. For 8 bits, export floats by bert-export --int8."
+        )
     directory = absolute(directory)
     check_writable(directory)
     _check_version_is_free(directory, version)

@@ -91,12 +91,6 @@ class Head(Answers):
                 f"A sequence length of {preprocessor.sequence_length}: the model has positions for {longest} tokens. "
                 "Give --max_seq_length at most that many."
             )
-        layers = model._flatten_layers()
-        if any(getattr(layer, "lora_enabled", False) or getattr(layer, "quantization_mode", None) for layer in layers):
-            raise InputError(
-                "A model with LoRA's factors or quantized weights cannot be exported. Export what `save_to_preset` "
-                "writes, which merges LoRA. For 8 bits, export floats by bert-export --int8."
-            )
         super().__init__(model, preprocessor)
 
     @classmethod

@@ -347,8 +347,8 @@ def test_python_s_export_takes_over_what_the_model_knows(monkeypatch):
 
 
 @pytest.mark.parametrize("change", [lambda model: model.backbone.enable_lora(2), lambda model: model.quantize("int8")])
-def test_what_save_to_preset_merges_is_not_exported_as_it_is(change):
+def test_what_save_to_preset_merges_is_not_exported_as_it_is(change, tmp_path):
     model = classifier()
     change(BertTextClassifier(model.backbone, 2))
     with pytest.raises(InputError, match="LoRA's factors or quantized weights .* `save_to_preset`"):
-        Classification(model, assets(), labels=LABELS)
+        saved_model.export_head(Classification(model, assets(), labels=LABELS), str(tmp_path))
