@@ -186,7 +186,7 @@ def test_tokens_and_tags(tmp_path):
 def test_a_damaged_file_is_refused(tmp_path, name, content):
     pytest.importorskip("openpyxl" if name == "a.xlsx" else "pyarrow")
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(InputError, match=rf"{name}: cannot be read as (an Excel workbook|Parquet) \(.+\). Write it an"):
+    with pytest.raises(InputError, match=rf"{name}: cannot be read as (an Excel workbook|Parquet) \(.+\). Save it"):
         list(open_rows(str(tmp_path / name)).rows)
 
 
