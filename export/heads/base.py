@@ -25,7 +25,8 @@ from keras_bert.answers.base import Answers, Axes
 from keras_bert.errors import InputError
 from keras_bert.tokenization.preprocessor import BertPreprocessor
 
-Answer = tuple[dict[str, np.ndarray], np.ndarray | None]  # Outputs by name, and `Probe.undecided`.
+# Outputs by name, `Probe.undecided`, and optionally `Probe.scale`.
+Answer = tuple[dict[str, np.ndarray], np.ndarray | None] | tuple[dict[str, np.ndarray], np.ndarray | None, float]
 
 
 class About(NamedTuple):

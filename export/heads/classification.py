@@ -20,6 +20,8 @@ from keras_bert.answers.sequence import ClassAnswers, LabelSetAnswers, ScoreAnsw
 _CLASSES = {"classes": "string (classes): the labels", "scores": "float (classes): their probabilities"}
 _MOST_BYTES = 100  # Limit on the texts of the probes of `explain`, since each word adds a sequence.
 
+_EPSILON = 1e-7  # Below the resolution of a float32 probability near 1.
+
 
 class ExplainedHead(SequenceHead):
     """A head with the signature `explain`, which computes each word's share in the answer by leaving it out."""
@@ -43,7 +45,10 @@ class ExplainedHead(SequenceHead):
         answer = probes.on_cpu(lambda tensors: self.explanations.explain(model, run, tensors), asked)
         probabilities = right[signatures.SERVING_DEFAULT][0].get("probabilities")
         undecided = None if probabilities is None else probes.undecided(probabilities)[is_short]
-        return {**right, signatures.EXPLAIN: (answer, undecided)}
+        # A share is the difference of two log-odds, or scores, that may be far larger.
+        score = np.float64(answer["score"])
+        scores = np.log((score + _EPSILON) / (1 + _EPSILON - score)) if self.explanations.labels else score
+        return {**right, signatures.EXPLAIN: (answer, undecided, float(np.abs(scores).max(initial=0.0)))}
 
     def described(self, about):
         explained = "the label's log-odds, log(p / (1 - p))" if self.explanations.labels else "the number"

@@ -53,12 +53,14 @@ class Probe(NamedTuple):
         outputs: output name -> the right array.
         undecided: bool, shape (B,): rows whose strings and integers depend on rounding and are not compared, and
             whose float32 numbers may have another order; None for none.
+        scale: magnitude of the numbers whose differences the outputs are, and whose rounding errors they have.
     """
 
     signature: str
     inputs: Mapping[str, np.ndarray]
     outputs: Mapping[str, np.ndarray]
     undecided: np.ndarray | None = None
+    scale: float = 0.0
 
 
 class Rounding(NamedTuple):
@@ -323,8 +325,9 @@ def _compare(
         if set(answer) != set(probe.outputs):
             findings.append(f"{where} gives {sorted(answer)}, expected {sorted(probe.outputs)}")
             continue
+        own = rounding._replace(least_scale=max(rounding.least_scale, probe.scale))
         for name, expected in probe.outputs.items():
-            difference, why = _difference(np.asarray(expected), answer[name], probe.undecided, rounding)
+            difference, why = _difference(np.asarray(expected), answer[name], probe.undecided, own)
             if why:
                 findings.append(f"{where}, {name}: {why}")
             largest = max(largest, difference)
@@ -344,7 +347,7 @@ def _difference(
         return 0.0, f"has the shape {answer.shape}, expected {expected.shape}"
     if expected.dtype.kind == "f":
         # In bfloat16 all rows are undecided, but numbers are compared place by place.
-        if undecided is not None and expected.ndim > 1 and rounding == FLOAT32:
+        if undecided is not None and expected.ndim > 1 and rounding.tolerance == TOLERANCE:
             expected, answer = (_in_order(numbers, undecided) for numbers in (expected, answer))
         # A masked logit is a large constant, equal in both, and says nothing about the scale of the others.
         scale = rounding_scale(expected[expected != answer], rounding.least_scale)

@@ -69,6 +69,13 @@ def test_every_wrong_answer_is_found(good, tmp_path):
     assert "probe 4" not in message
 
 
+def test_differences_of_large_numbers_have_the_rounding_errors_of_those(good):
+    close = Probe("serving_default", {"x": np.array([2.5], np.float32)}, {"y": np.array([5.00016], np.float32)})
+    with pytest.raises(verify.VerificationError, match="differs by"):
+        verify.verify(good, [close], weight_bytes=8)
+    assert verify.verify(good, [close._replace(scale=20.0)], weight_bytes=8).largest_difference < 1e-5
+
+
 def test_strings_are_compared_except_where_rounding_decides(tmp_path):
     directory = _save(tmp_path, lambda text: {"upper": tf.strings.upper(text)}, [TEXT])
     texts = np.array([b"a", b"b"], object)
