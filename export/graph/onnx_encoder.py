@@ -36,6 +36,8 @@ class EncoderGraph(OnnxNodes):
     def __init__(self, settings: Mapping, read: Read, unpadded: bool, int8: Collection[str] = ()):
         super().__init__()
         self._settings, self._read, self._unpadded, self._int8 = settings, read, unpadded, frozenset(int8)
+        self._num_heads = settings["num_heads"]
+        self._head_size = settings["hidden_dim"] // self._num_heads
 
     def encode(self, token_ids: str, segment_ids: str, is_real: str) -> dict[str, str]:
         """Adds the encoder.
@@ -70,22 +72,32 @@ class EncoderGraph(OnnxNodes):
     # === Rows ===
 
     def _lay_out(self, is_real: str, positions: str) -> tuple[str, str]:
-        """Finds the rows of each sequence.
+        """Finds the rows of each sequence, and the pieces of D numbers that attention reads.
 
         Returns:
             `is_real`, always true at the first position ([CLS]), and the rows' positions, [T].
         """
-        is_real = self.node("Or", is_real, self.node("Equal", positions, self.constant(np.int64(0))))
+        is_real = self.node("Or", is_real, self.node("Equal", positions, self.integer(0)))
         self._indices = self.node("Transpose", self.node("NonZero", is_real))  # [T, 2], sequence and position
-        flat = self.node("Cast", self.node("Reshape", is_real, self.integers(-1)), to=TensorProto.INT32)
-        row = self.node("Sub", self.node("CumSum", flat, self.constant(np.int64(0))), self.constant(np.int32(1)))
+        flat = self.node("Cast", self.node("Reshape", is_real, self.integers(-1)), to=TensorProto.INT64)
+        row = self.node("Sub", self.node("CumSum", flat, self.integer(0)), self.integer(1))
         # Padding repeats another row, which is masked.
         self._row_of_position = self.node("Reshape", row, self.node("Shape", is_real))
-        positions = self.node("Gather", self._indices, self.constant(np.int64(1)), axis=1)
+        sequence, position = self.node("Split", self._indices, outputs=2, axis=1)  # [T, 1] each
+        positions = self.node("Squeeze", position, self.integers(1))
         last = self.node("ReduceMax", self.node("Concat", self.integers(0), positions, axis=0))  # 0 for an empty batch
-        trim = self.integers(0), self.node("Add", last, self.integers(1)), self.integers(1)
+        longest = self.node("Add", last, self.integers(1))
+        trim = self.integers(0), longest, self.integers(1)
         self._trimmed = self.node("Slice", self._row_of_position, *trim)  # [B, S']
         self._bias = self._mask(self.node("Slice", is_real, *trim), positions)
+        heads = np.arange(self._num_heads)
+        rows = self.node("Mul", self.node("Unsqueeze", self._trimmed, self.integers(1)), self.integer(3 * len(heads)))
+        # Q, K and V, [B, N, S'] each, out of T * 3 * N; and the context's, [T, N], out of B * N * S'.
+        self._pieces = [
+            self.node("Add", rows, self.constant(heads[:, np.newaxis] + kind * len(heads))) for kind in range(3)
+        ]
+        head = self.node("Add", self.node("Mul", sequence, self.integer(len(heads))), self.constant(heads))
+        self._back = self.node("Add", self.node("Mul", head, longest), position)
         return is_real, positions
 
     def _mask(self, is_real: str, positions: str) -> str:
@@ -117,32 +129,42 @@ class EncoderGraph(OnnxNodes):
     def _layer(self, number: int, rows: str, first_only: bool = False) -> str:
         """Computes an encoder layer for all rows, or only for the first row of each sequence, [B, H]."""
         name = f"layer_{number}"
-        product = self._dense(rows, f"{name}/query_key_value")
-        if self._unpadded:
-            product = self.node("Gather", product, self._trimmed)  # [B, S', 3H]
-        query, key, value = self.node("Split", product, outputs=3, axis=-1)
+        query, key, value = self._heads(self._dense(rows, f"{name}/query_key_value"), first_only)
+        scores = self.node("Mul", self.node("MatMul", query, key), self.number(self._head_size**-0.5))
+        probabilities = self.node("Softmax", self.node("Add", scores, self._bias), axis=-1)  # [B, N, S' or 1, S']
+        context = self._merge(self.node("MatMul", probabilities, value), first_only)
         if first_only:
-            query = self.node("Gather", query, self.integers(0), axis=1)  # [B, 1, H]
-        context = self._attend(query, key, value)
-        if first_only:
-            context, rows = self.first(context), self._first_rows(rows)
-        elif self._unpadded:
-            context = self.node("GatherND", context, self._indices)  # [T, H]
+            rows = self._first_rows(rows)
         rows = self._add_and_norm(rows, context, f"{name}/attention_output", f"{name}/attention_norm")
         inner = self.activate(self._dense(rows, f"{name}/intermediate"), self._settings["activation"])
         return self._add_and_norm(rows, inner, f"{name}/output", f"{name}/output_norm")
 
-    def _attend(self, query: str, key: str, value: str) -> str:
-        """Computes the context of the queries, [B, S' or 1, H]."""
-        num_heads, size = self._settings["num_heads"], self._settings["hidden_dim"] // self._settings["num_heads"]
-        query, key, value = (
-            self.node("Transpose", self.node("Reshape", array, self.integers(0, 0, num_heads, size)), perm=order)
+    def _heads(self, product: str, first_only: bool) -> tuple[str, str, str]:
+        """Returns queries [B, N, S' or 1, D], transposed keys [B, N, D, S'] and values [B, N, S', D]."""
+        if self._unpadded:
+            pieces = self.node("Reshape", product, self.integers(-1, self._head_size))  # [T * 3 * N, D]
+            query, key, value = (self.node("Gather", pieces, indices) for indices in self._pieces)
+            if first_only:
+                query = self.node("Gather", query, self.integers(0), axis=2)
+            return query, self.node("Transpose", key, perm=[0, 1, 3, 2]), value
+        query, key, value = self.node("Split", product, outputs=3, axis=-1)
+        if first_only:
+            query = self.node("Gather", query, self.integers(0), axis=1)
+        shape = self.integers(0, 0, self._num_heads, self._head_size)
+        return tuple(
+            self.node("Transpose", self.node("Reshape", array, shape), perm=order)
             for array, order in ((query, [0, 2, 1, 3]), (key, [0, 2, 3, 1]), (value, [0, 2, 1, 3]))
         )
-        scores = self.node("Mul", self.node("MatMul", query, key), self.number(size**-0.5))
-        probabilities = self.node("Softmax", self.node("Add", scores, self._bias), axis=-1)  # [B, N, S' or 1, S']
-        context = self.node("Transpose", self.node("MatMul", probabilities, value), perm=[0, 2, 1, 3])
-        return self.node("Reshape", context, self.integers(0, 0, num_heads * size))
+
+    def _merge(self, context: str, first_only: bool) -> str:
+        """Returns the context, [B, N, S' or 1, D], as rows."""
+        hidden_dim = self._num_heads * self._head_size
+        if first_only:
+            return self.node("Reshape", context, self.integers(0, hidden_dim))  # [B, H]
+        if self._unpadded:
+            pieces = self.node("Reshape", context, self.integers(-1, self._head_size))  # [B * N * S', D]
+            return self.node("Reshape", self.node("Gather", pieces, self._back), self.integers(-1, hidden_dim))
+        return self.node("Reshape", self.node("Transpose", context, perm=[0, 2, 1, 3]), self.integers(0, 0, hidden_dim))
 
     def _add_and_norm(self, rows: str, inner: str, dense: str, norm: str) -> str:
         """Computes LayerNorm(rows + dense(inner))."""

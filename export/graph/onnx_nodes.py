@@ -46,25 +46,29 @@ class OnnxNodes:
         """Returns int64 numbers, shape (count,), as a value."""
         return self.constant(np.array(numbers, np.int64))
 
+    def integer(self, number: int) -> str:
+        """Returns an int64 number, shape (), as a value."""
+        return self.constant(np.int64(number))
+
     def number(self, value: float) -> str:
         """Returns a float32 number as a value."""
         return self.constant(np.float32(value))
 
     def size(self, value: str, axis: int) -> str:
         """Returns one size of a value, int64 ()."""
-        return self.node("Gather", self.node("Shape", value), self.constant(np.int64(axis)))
+        return self.node("Gather", self.node("Shape", value), self.integer(axis))
 
     def range(self, size: str) -> str:
         """Returns 0, 1, ... up to a size, int64 (size,)."""
-        return self.node("Range", self.constant(np.int64(0)), size, self.constant(np.int64(1)))
+        return self.node("Range", self.integer(0), size, self.integer(1))
 
     def first(self, sequences: str) -> str:
         """Takes position 0: (B, S, ...) to (B, ...)."""
-        return self.node("Gather", sequences, self.constant(np.int64(0)), axis=1)
+        return self.node("Gather", sequences, self.integer(0), axis=1)
 
     def last(self, states: str, is_real: str) -> str:
         """Takes the last position that is real, bool (B, S): (B, S, H) to (B, H)."""
-        positions = self.node("Where", is_real, self.range(self.size(is_real, 1)), self.constant(np.int64(0)))
+        positions = self.node("Where", is_real, self.range(self.size(is_real, 1)), self.integer(0))
         return self.node("GatherND", states, self.node("ReduceMax", positions, axes=[1]), batch_dims=1)
 
     def dense(self, rows: str, kernel, bias) -> str:

@@ -58,7 +58,7 @@ def _finish(graph: EncoderGraph, value: str, is_real: str, output: TokenOutput) 
     if output.pool is not None:
         value = _pool(graph, value, is_real, output.pool)
     if output.column is not None:
-        value = graph.node("Gather", value, graph.constant(np.int64(output.column)), axis=-1)
+        value = graph.node("Gather", value, graph.integer(output.column), axis=-1)
     if output.temperature != 1.0:
         value = graph.node("Div", value, graph.number(output.temperature))
     if output.softmax:
