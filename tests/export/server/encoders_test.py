@@ -13,6 +13,7 @@ from toy_saved import ALL_HEADS
 from export.base_path import DESCRIPTION_FILE, ENCODERS_FILE
 from export.graph.model_copies import rebuild_for_serving
 from export.graph.onnx_session import OnnxEncoder
+from export.server.runtime import encoders
 from export.server.servable import ServedModel
 from export.server.server_settings import ServerSettings
 from keras_bert.errors import InputError
@@ -45,6 +46,7 @@ def test_every_head_answers_as_in_tensorflow(name, saved, quick_sessions):
     ("runtime", "expected"), [("tensorflow", []), ("auto", [1, 1]), ("onnxruntime", [1, 2, 1])], ids=str
 )
 def test_which_batches_onnx_runtime_computes(runtime, expected, saved, monkeypatch):
+    monkeypatch.setattr(encoders, "_SMALL", 8)  # The three batches have 5, 9 and 2 tokens.
     sizes, encode = [], OnnxEncoder.__call__
 
     def spied(encoder, token_ids, *others):
