@@ -78,10 +78,16 @@ def cc(directory: str) -> Callable:
 
 
 def onnxruntime(directory: str, model: str = "model.onnx") -> Callable:
-    """Loads Hugging Face tokenizers and ONNX Runtime, with the default number of threads."""
+    """Loads Hugging Face tokenizers and ONNX Runtime, with the default number of threads.
+
+    Probabilities of padding underflow, and processors compute slowly with such numbers, so they are set to 0.
+    """
     import onnxruntime
 
-    session = onnxruntime.InferenceSession(os.path.join(directory, model), providers=["CPUExecutionProvider"])
+    options = onnxruntime.SessionOptions()
+    options.add_session_config_entry("session.set_denormal_as_zero", "1")
+    path = os.path.join(directory, model)
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     return _by_tokenizers(directory, lambda inputs: session.run(None, inputs)[0])
 
 
