@@ -1,5 +1,6 @@
 """The rows that `fit`, `evaluate` and `predict` of a task take: texts, labels and weights, in columns of any kind."""
 
+import inspect
 import math
 
 import keras
@@ -16,25 +17,35 @@ def read_rows(name: str, rows):
             anything else is returned unchanged.
 
     Raises:
-        ValueError: there are no rows, or a value is missing: None, NaN or an empty cell of pandas.
+        ValueError: there are no rows, a value is missing (None, NaN, infinity or an empty cell of pandas), or a
+            generator gives the rows.
     """
     if isinstance(rows, tuple):
         return tuple(read_rows(name, column) for column in rows)
     if isinstance(rows, dict):
         return {key: read_rows(name, column) for key, column in rows.items()}
+    if inspect.isgenerator(rows) or isinstance(rows, keras.utils.PyDataset):
+        raise ValueError(f"`{name}` must be rows or a tf.data.Dataset (`from_generator`). Received: {rows!r}")
     if hasattr(rows, "iloc") and rows.shape[1:] == (1,):  # A DataFrame.
         return read_rows(name, rows.iloc[:, 0])
     is_checked = isinstance(rows, np.ndarray) and rows.dtype.kind in "fOUS"
     if not (isinstance(rows, list) or hasattr(rows, "isna") or is_checked) or getattr(rows, "ndim", 1) != 1:
         return rows
     for number, row in enumerate(rows):
-        if row is None or type(row).__name__ == "NAType" or (isinstance(row, float | np.floating) and np.isnan(row)):
+        if _is_missing(row):
             raise ValueError(f"`{name}` must have a value in each row. Received: {row!r} in row {number}")
     values = list(rows)
     if not values:
         raise ValueError(f"`{name}` must have at least one row. Received: {rows!r}")
     is_ragged = len({len(row) for row in values if isinstance(row, list | tuple | np.ndarray)}) > 1
     return tf.ragged.constant(values) if is_ragged else tf.constant(values)
+
+
+def _is_missing(row) -> bool:
+    if isinstance(row, list | tuple):
+        return any(value is None for value in row)  # A word's score may be NaN.
+    is_number = isinstance(row, float | np.floating)
+    return row is None or type(row).__name__ == "NAType" or (is_number and not np.isfinite(row))
 
 
 def read_examples(x, y, sample_weight=None) -> tuple:

@@ -43,11 +43,20 @@ def test_a_row_of_pandas_may_be_a_list_of_any_kind(kind):
     assert scores.to_list() == [[0.5, 1.0], [2.0]] and scores.dtype.is_floating
 
 
+def test_rows_that_cannot_be_read_are_named():
+    with pytest.raises(ValueError, match=r"`x` must have a value in each row. Received: \['a', None\] in row 1"):
+        read_rows("x", [["a"], ["a", None]])
+    with pytest.raises(ValueError, match="`x` must be rows or a tf.data.Dataset .*Received: <generator"):
+        read_rows("x", ((["a"], [1]) for _ in range(2)))
+
+
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_a_score_that_is_no_number_is_refused(dtype):
     scores = np.array([1.0, 0.5, np.nan], dtype)
     with pytest.raises(ValueError, match="`y` must have a value in each row. Received: .*nan.* in row 2"):
         read_rows("y", scores)
+    with pytest.raises(ValueError, match="`y` must have a value in each row. Received: .*inf.* in row 0"):
+        read_rows("y", np.array([np.inf, 1.0], dtype))
     read = read_rows("y", scores[:2])
     assert read.dtype == dtype and read.numpy().tolist() == [1.0, 0.5]
     assert read_rows("y", scores[np.newaxis]).shape == (1, 3)  # A word may have no score.
