@@ -94,6 +94,8 @@ class ServerSettings(Settings):
             raise InputError("--precision=int8 computes by ONNX Runtime. Leave out --runtime=tensorflow.")
         if self.precision == "bfloat16" and self.runtime == "onnxruntime":
             raise InputError("--precision=bfloat16 computes by TensorFlow. Leave out --runtime=onnxruntime.")
+        if self.ssl_config_file and self.port < 0 and not self.grpc_socket_path:
+            raise InputError("--ssl_config_file is for gRPC, which --port=-1 turns off. Leave out one of them.")
 
     @classmethod
     def pass_over(cls, arguments: list[str]) -> None:

@@ -161,7 +161,7 @@ def test_a_wrong_name_is_one_line(base_path):
         (("--model_base_path={}", "--batching_parameters_file=b"), "Batching parameters need --enable_batching."),
         (("--model_base_path={}", "--precision=int8", "--runtime=tensorflow"), "Leave out --runtime=tensorflow."),
         (("--model_base_path={}", "--precision=bfloat16", "--runtime=onnxruntime"), "Leave out --runtime=onnxruntime."),
-        (("--model_base_path={}", "--ssl_config_file=ssl.config", "--port=-1"), "is for gRPC, which --port=-1 turns off"),
+        (("--model_base_path={}", "--ssl_config_file=ssl.config", "--port=-1"), "which --port=-1 turns off"),
         (("--model_base_path={}", "--precision=bfloat16"), "has no versions in bfloat16. Export the model by"),
         (("--model_base_path={}", "--enable_batching", "--batching_parameters_file=no.pbtxt"), "no.pbtxt: cannot be"),
     ],
