@@ -48,6 +48,8 @@ def serve(settings: ServerSettings) -> None:
     memory.limit_arenas()
     # gRPC's core writes to standard error itself, for example about a taken port or bytes that are not HTTP/2.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    if settings.runtime == "onnxruntime":  # No encoder needs oneDNN, which would keep memory for each input shape.
+        os.environ["TF_ENABLE_ONEDNN_OPTS"] = "0"
     # Imported late: this imports TensorFlow, and --help should not wait for that.
     from export.server.assembly import running_server
     from export.server.servable import begin_quietly

@@ -115,7 +115,8 @@ def test_the_command_prints_one_line_serves_and_ends_on_a_signal(base_path, stop
         assert (process.returncode, rest, errors) == (0, "", "")
 
 
-def test_ctrl_c_while_the_model_loads_ends_the_command(base_path):
+@pytest.mark.parametrize(("runtime", "onednn"), [("tensorflow", "1"), ("onnxruntime", "0")])
+def test_ctrl_c_while_the_model_loads_ends_the_command(base_path, runtime, onednn):
     script = """
 import os, time
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
@@ -123,16 +124,16 @@ from export import local_server
 from export.server import assembly
 
 def load(*_):
-    print("loading", flush=True)
+    print("loading with", os.environ["TF_ENABLE_ONEDNN_OPTS"], flush=True)
     time.sleep(100)
 
 assembly.ServedModel = load
 local_server.console_main()
 """
     with toy_server.run_command(
-        "-c", script, f"--model_base_path={base_path}", "--rest_api_port=0", "--port=0"
+        "-c", script, f"--model_base_path={base_path}", "--rest_api_port=0", "--port=0", f"--runtime={runtime}"
     ) as process:
-        assert process.stdout.readline() == "loading\n"
+        assert process.stdout.readline() == f"loading with {onednn}\n"
         process.send_signal(signal.SIGINT)
         rest, errors = process.communicate(timeout=60)
         assert (process.returncode, rest) == (130, "")
