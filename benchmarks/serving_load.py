@@ -346,8 +346,11 @@ def main(argv: list[str]) -> None:
         for number, checkout in enumerate(FLAGS.checkouts):
             path = export_by(checkout, os.path.join(directory, str(number)))
             servers[f"{checkout}, default"] = stack.enter_context(serve(path, checkout=checkout))
-            options = ["--runtime=onnxruntime"]
-            servers[f"{checkout}, onnxruntime"] = stack.enter_context(serve(path, *options, checkout=checkout))
+            for name, options in {
+                "onnxruntime": ["--runtime=onnxruntime"],
+                "with batching": batching_options(directory),
+            }.items():
+                servers[f"{checkout}, {name}"] = stack.enter_context(serve(path, *options, checkout=checkout))
         for count in FLAGS.num_clients:
             measure_load(servers, [rest_request(sentence) for sentence in sentences], expected, int(count))
 

@@ -37,9 +37,8 @@ class OnnxEncoder:
     def __init__(self, description: Mapping, read: Read, num_threads: int = 0, int8: Collection[str] = ()):
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = num_threads
-        # Long enough for threads to find the next operator, and no longer: by default they keep spinning after a run,
-        # on cores that other requests need (docs/benchmarks.md). Older runtimes ignore this.
-        options.add_session_config_entry("session.intra_op.spin_duration_us", "50")
+        # Threads spin for the next operator during a run. After it they would take cores that other requests need.
+        options.add_session_config_entry("session.force_spinning_stop", "1")
         # A masked token's probability underflows. Softmax and the product with V then took 9 times as long.
         options.add_session_config_entry("session.set_denormal_as_zero", "1")
         _share_arena()
