@@ -9,9 +9,12 @@ import pathlib
 import sys
 
 
-def block_project() -> None:
-    """Makes every import of this project fail, even if it is installed beside TensorFlow."""
-    for name in ("keras_bert", "tasks", "export"):
+def block_imports() -> None:
+    """Makes every import of this project fail, even if it is installed beside TensorFlow.
+
+    Those of packages that TensorFlow imports where they are installed fail, too, as in `tasks.flags`.
+    """
+    for name in ("keras_bert", "tasks", "export", "cv2", "jax", "matplotlib", "pandas", "sklearn"):
         sys.modules[name] = None
 
 
@@ -19,7 +22,7 @@ def main() -> None:
     """Reads requests and writes their answers."""
     _, directory, request_file, answer_file, *folders = sys.argv
     sys.path[:0] = folders
-    block_project()
+    block_imports()
     import tensorflow as tf
     import tensorflow_text  # noqa: F401  (registers the tokenizer's ops)
     from tensorflow.core.framework import graph_pb2

@@ -12,6 +12,7 @@ from decimal import Decimal
 from typing import Any, NamedTuple
 
 from keras_bert.errors import InputError, first_line
+from tasks import flags
 from tasks.classify.glue import TASKS, TableTask
 from tasks.fine_tuning.columns import SEPARATORS
 from tasks.fine_tuning.encoding import format_labels
@@ -252,6 +253,7 @@ def read_tfds(
     """
     import tensorflow_datasets
 
+    flags.allow_all_packages()  # A data set's own code may use any.
     try:
         builder = tensorflow_datasets.builder(name, data_dir=data_dir)
     except (ValueError, OSError) as error:

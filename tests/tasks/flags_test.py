@@ -51,6 +51,11 @@ def main(settings):
         with atomic_path(settings.output_dir) as temporary, open(temporary, "w"):
             print("waiting", flush=True)
             time.sleep(60)
+    if settings.own_flag == "imports":
+        import importlib.util
+        for allow in (lambda: None, task_flags.allow_all_packages):
+            allow()
+            print(*filter(importlib.util.find_spec, ("jax", "matplotlib", "pandas", "sklearn", "html")))
     if settings.own_flag == "bug":
         raise KeyError("a bug")
     import os
@@ -194,6 +199,13 @@ def test_sigterm_leaves_nothing_half_written(call, tmp_path):
         assert process.wait(timeout=30) == 143
         assert process.stderr.read() == b""
     assert not [name for name in os.listdir(tmp_path) if "result" in name]
+
+
+def test_packages_that_no_command_uses_are_hidden_from_tensorflow(call):
+    done = call("--output_dir=out", "--own_flag=imports")
+    hidden, allowed, _ = done.stdout.splitlines()
+    assert hidden == "html"
+    assert allowed == "jax matplotlib pandas sklearn html"  # The tests' own environment has them.
 
 
 @pytest.mark.parametrize("as_script", [True, False])

@@ -120,7 +120,7 @@ def test_the_fresh_process_cannot_import_the_project(room):
     code = f"import sys; sys.path[:0] = {folders}; import child; {{}}import {room}"
     run = [
         subprocess.run([sys.executable, "-I", "-c", code.format(block)], capture_output=True, text=True)
-        for block in ("", "child.block_project(); ")
+        for block in ("", "child.block_imports(); ")
     ]
     assert run[0].returncode == 0, run[0].stderr
     assert run[1].returncode == 1
