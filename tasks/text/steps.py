@@ -25,18 +25,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import keras_bert
 from keras_bert import files
 from keras_bert.errors import InputError
-from keras_bert.files import (
-    absolute,
-    check_writable,
-    file_state,
-    is_directory,
-    is_file,
-    is_remote,
-    list_directory,
-    make_directory,
-    real_path,
-    remove_path,
-)
 from keras_bert.tokenization.normalizer import UNICODE_VERSION
 from tasks.text.parallel import WorkerLostError, progress_bar
 
@@ -62,8 +50,8 @@ def run_step(
         InputError: raised by `function`.
     """
     results = os.path.join(directory, name)
-    make_directory(results)
-    done = set(list_directory(results))
+    files.make_directory(results)
+    done = set(files.list_directory(results))
     names = [f"{number:06d}.json" for number in range(len(tasks))]
     waiting = [step for step in zip(names, tasks, weights, strict=True) if step[0] not in done]
     if len(waiting) < len(tasks):
@@ -93,7 +81,7 @@ def create_whole(path: str) -> Iterator[str]:
     Unlike `files.atomic_path`, which removes the leftovers of killed processes, this lets several machines write the
     same file at the same time, as clusters do when they repeat a slow task.
     """
-    if is_remote(path):
+    if files.is_remote(path):
         with files.atomic_path(path) as temporary:
             yield temporary
         return
@@ -118,13 +106,13 @@ def check_outputs(outputs: Iterable[tuple[str, str]], inputs: Iterable[tuple[str
     Raises:
         InputError: an output is a directory, is also an input or another output, or cannot be written.
     """
-    taken = {real_path(path): name for name, path in inputs}
+    taken = {files.real_path(path): name for name, path in inputs}
     for name, path in outputs:
-        if not is_remote(path) and is_directory(path):
+        if not files.is_remote(path) and files.is_directory(path):
             raise InputError(f"{path}: --{name} is a directory. Name a file in it.")
-        if (other := taken.setdefault(real_path(path), name)) != name:
+        if (other := taken.setdefault(files.real_path(path), name)) != name:
             raise InputError(f"{path}: --{name} is a file of --{other} too. Choose another path.")
-        check_writable(os.path.dirname(absolute(path)))
+        files.check_writable(os.path.dirname(files.absolute(path)))
 
 
 def work_identity(paths: list[str], *settings: object) -> str:
@@ -134,7 +122,7 @@ def work_identity(paths: list[str], *settings: object) -> str:
     """
 
     def describe(path: str) -> object:
-        return (absolute(path), *file_state(path)) if is_file(path) else secrets.token_hex(8)
+        return (files.absolute(path), *files.file_state(path)) if files.is_file(path) else secrets.token_hex(8)
 
     with concurrent.futures.ThreadPoolExecutor(_FILES_AT_ONCE) as pool:  # Remote storage is slow to answer.
         states = list(pool.map(describe, paths))
@@ -158,18 +146,18 @@ def scratch_directory(path: str, identity: str) -> Iterator[str]:
         InputError: another run holds the directory, or it cannot be created.
     """
     with contextlib.ExitStack() as stack:
-        if is_remote(path):
-            make_directory(path)
+        if files.is_remote(path):
+            files.make_directory(path)
         else:
             path = os.path.abspath(path)
             stack.callback(os.close, _lock(path))
-        for name in list_directory(path):
+        for name in files.list_directory(path):
             if name != identity:
-                remove_path(os.path.join(path, name))
+                files.remove_path(os.path.join(path, name))
                 if not name.endswith(_FINISHED):
                     print(f"{path} was made from other text or flags. Starting over.", file=sys.stderr)
         directory = os.path.join(path, identity)
-        make_directory(directory)
+        files.make_directory(directory)
         try:
             yield directory
         except InputError as error:
@@ -180,9 +168,9 @@ def scratch_directory(path: str, identity: str) -> Iterator[str]:
 
 
 def _remove(path: str, directory: str) -> None:
-    if not is_remote(directory):
+    if not files.is_remote(directory):
         os.rename(directory, f"{directory}{_FINISHED}")  # A later run must not resume from a half-removed directory.
-    remove_path(path)
+    files.remove_path(path)
 
 
 def _lock(path: str) -> int:
