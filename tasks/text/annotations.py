@@ -43,14 +43,12 @@ def read_annotations(path: str, needs_tags: bool, bad_rows: BadRows) -> list[lis
         try:
             fields = _fields(row, needs_tags)
             if not fields:
-                raise ValueError("expected a text of at least one word, found none. Fill it or remove the row")
+                raise Broken("expected a text of at least one word, found none. Fill it or remove the row.")
             if broken := next(filter(_has_break, itertools.chain.from_iterable(fields)), None):
-                raise ValueError(f"expected tokens and tags without tabs, on one line, found {broken!r}. Correct it")
+                raise Broken(f"expected tokens and tags without tabs, on one line, found {broken!r}. Correct it.")
             sentences.append([(line, columns) for columns in fields])
         except Broken as error:
             bad_rows.add(f"{path}:{line}", str(error))
-        except ValueError as error:
-            bad_rows.add(f"{path}:{line}", f"{error}.")
     if not sentences:
         bad_rows.finish()
         raise InputError(f"{path}: the file holds no annotated text. {_EXPECTED}, in each row.")
@@ -58,33 +56,33 @@ def read_annotations(path: str, needs_tags: bool, bad_rows: BadRows) -> list[lis
 
 
 def _fields(row: dict | Broken, needs_tags: bool) -> list[list[str]]:
-    """Returns [token, tag] or [token] of each token; raises ValueError or Broken."""
+    """Returns [token, tag] or [token] of each token; raises Broken."""
     if isinstance(row, Broken):
         raise row
     text, tokens = row.get("text"), row.get("tokens")
     spans, tags = (next((row[key] for key in keys if row.get(key) is not None), None) for keys in (_SPANS, _TAGS))
     if isinstance(text, str) and (spans is not None or tokens is None):
         if spans is None and needs_tags:
-            raise ValueError(f"no entities. {_EXPECTED}; an empty one if there are none")
+            raise Broken(f"no entities. {_EXPECTED}; an empty one if there are none.")
         return list(_tokens_of(text, spans))
     if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
-        raise ValueError('expected a text as "text", or a list of words as "tokens"')
+        raise Broken('expected a text as "text", or a list of words as "tokens".')
     if tags is None and not needs_tags:
         return [[token] for token in tokens]
     if not isinstance(tags, list) or len(tags) != len(tokens):
-        raise ValueError(f"no tag for each of the {len(tokens)} tokens. {_EXPECTED}")
+        raise Broken(f"no tag for each of the {len(tokens)} tokens. {_EXPECTED}.")
     return [[token, str(tag)] for token, tag in zip(tokens, tags, strict=True)]
 
 
 def _tokens_of(text: str, spans: list | None) -> Iterator[list[str]]:
-    """Yields [token, tag] of each token, in IOB2; [token] if `spans` is None. Raises ValueError."""
+    """Yields [token, tag] of each token, in IOB2; [token] if `spans` is None. Raises Broken."""
     if spans is not None and not isinstance(spans, list):
-        raise ValueError(f"expected a list of entities, found {type(spans).__name__}")
+        raise Broken(f"expected a list of entities, found {type(spans).__name__}.")
     places = sorted(_span(text, span) for span in spans or ())
     for before, after in itertools.pairwise(places):
         if after[0] < before[1]:
             both = " and ".join(f"{text[start:end]!r} ({label})" for start, end, label in (before, after))
-            raise ValueError(f"two entities overlap: {both}. Expected at most one at each character")
+            raise Broken(f"two entities overlap: {both}. Expected at most one at each character.")
     cuts = [0, *itertools.chain.from_iterable(place[:2] for place in places), len(text)]
     labels = [None, *itertools.chain.from_iterable((label, None) for *_, label in places)]
     for (start, end), label in zip(itertools.pairwise(cuts), labels, strict=True):
@@ -99,12 +97,12 @@ def _span(text: str, span) -> tuple[int, int, str]:
     if isinstance(span, dict):
         values = [span.get(key, span.get(f"{key}_offset")) for key in ("start", "end")] + [span.get("label")]
     if not (isinstance(values, list) and len(values) == 3 and isinstance(values[2], str) and values[2].strip()):
-        raise ValueError(f"expected an entity as [start, end, label], found {span!r}")
+        raise Broken(f"expected an entity as [start, end, label], found {span!r}.")
     start, end, label = values
     if type(start) is not int or type(end) is not int or not 0 <= start < end <= len(text):
-        raise ValueError(f"expected an entity's start and end within 0 to {len(text)}, found {start!r} to {end!r}")
+        raise Broken(f"expected an entity's start and end within 0 to {len(text)}, found {start!r} to {end!r}.")
     if not text[start:end].strip():
-        raise ValueError(f"the entity at {start} to {end} is white space")
+        raise Broken(f"the entity at {start} to {end} is white space.")
     return start, end, label.strip()
 
 
