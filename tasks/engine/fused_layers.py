@@ -79,7 +79,7 @@ def fused_layers(model: keras.Model) -> contextlib.AbstractContextManager[None]:
     Enter this while tracing a training graph for a CPU, without `jit_compile`, which fuses more. With several replicas,
     which trace in threads of their own, it must not be entered.
     """
-    return fused(layer for encoder_layer in _encoder_layers(model) for layer in _and_inner(encoder_layer))
+    return fused(layer for encoder_layer in _encoder_layers(model) for layer in encoder_layer._flatten_layers())
 
 
 @contextlib.contextmanager
@@ -104,7 +104,7 @@ def rematerialized(model: keras.Model) -> Iterator[None]:
     """
     # Ask the model: with LoRA an encoder layer is not trainable, though layers in it are.
     trained = frozenset(map(id, model.trainable_variables))
-    layers = list(_encoder_layers(model))
+    layers = _encoder_layers(model)
     for layer in layers:  # Keras would track an attribute that is set.
         vars(layer)["call"] = functools.partial(_call_rematerialized, layer, trained)
     try:
@@ -161,18 +161,9 @@ def dropout_seeds(layer: keras.layers.Layer) -> list[keras.Variable]:
     return [variable for variable in layer.variables if variable.path.endswith("seed_generator_state")]
 
 
-def _encoder_layers(layer: keras.layers.Layer) -> Iterator[BertEncoderLayer]:
-    if isinstance(layer, BertEncoderLayer):
-        yield layer
-    for inner in getattr(layer, "layers", ()):  # of a model
-        yield from _encoder_layers(inner)
-
-
-def _and_inner(layer: keras.layers.Layer) -> Iterator[keras.layers.Layer]:
-    yield layer
-    for value in vars(layer).values():
-        if isinstance(value, keras.layers.Layer):
-            yield from _and_inner(value)
+def _encoder_layers(model: keras.Model) -> list[BertEncoderLayer]:
+    """Lists the encoder layers, at any depth. Keras has no public method that visits all layers."""
+    return [layer for layer in model._flatten_layers() if isinstance(layer, BertEncoderLayer)]
 
 
 def _is_fused(x) -> bool:
