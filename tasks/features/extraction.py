@@ -15,6 +15,7 @@ from tasks.features.writing import Block, Column, open_writer
 from tasks.fine_tuning.examples import Predictor
 from tasks.text.bad_rows import BadRows
 from tasks.text.conll import read_conll
+from tasks.text.parallel import progress_bar
 from tasks.text.steps import check_outputs
 
 BLOCK_BYTES = 256 << 20  # Vectors in memory at once: some hundred rows of four base layers at 128 tokens.
@@ -131,16 +132,11 @@ class _Extraction:
 
     def write(self, rows: Iterable[data.Row], num_rows: int, path: str) -> dict:
         """Writes the embeddings of all rows in order; returns the content of `metrics.json`."""
-        from tqdm import tqdm
-
         started, widths = time.perf_counter(), self._widths
         results = {"rows": 0, "tokens": 0, "cut_rows": 0, "vectors": widths}
         vectors = self._settings.max_seq_length if self._settings.pooling == "none" else 1
         block_rows = min(BLOCK_BYTES // (4 * sum(widths.values()) * vectors), MAX_BLOCK_ROWS)
-        with (
-            open_writer(path, self._indices) as write,
-            tqdm(total=num_rows, desc="extract", unit="row", mininterval=0.5) as progress,
-        ):
+        with open_writer(path, self._indices) as write, progress_bar("extract", "row", num_rows) as progress:
             for batch in data.batches_of(rows, max(self._settings.eval_batch_size, block_rows)):
                 progress.update(len(batch))
                 batch, encoded = self._encode(batch)
