@@ -201,7 +201,15 @@ def _train(
     if steps > 0:
         seconds = time.monotonic() - start - (evaluation.seconds if evaluation else 0.0)
         num_examples = steps * settings.train_batch_size * (data.num_records / plan.num_rows if plan else 1)
-        figures |= _speed_figures(seconds, num_examples, data, speed)
+        tokens_per_second = num_examples / seconds * data.num_real_tokens / data.num_records
+        figures |= {
+            "train_seconds": round(seconds, 1),
+            "examples_per_second": round(num_examples / seconds, 1),
+            "real_tokens_per_second": round(tokens_per_second),
+        }
+        if speed is not None:
+            figures |= {"share_of_peak": speed.share_of_peak(tokens_per_second), "peak_source": speed.peak_source}
+            figures["peak_tflops"] = round(speed.peak_flops / 1e12, 3)
         figures["train_command"] = command_line("bert-pretrain", settings)
     return figures
 
@@ -212,19 +220,6 @@ def _speed(trainer: Trainer, records: Records, settings: PretrainingSettings) ->
         return None
     per_example = (records.num_real_tokens / records.num_records, records.answer_counts.sum() / records.num_records)
     return Speed(pretraining_flops_per_token(trainer.model.backbone.bert_config, *per_example), *peak)
-
-
-def _speed_figures(seconds: float, num_examples: float, records: Records, speed: Speed | None) -> dict:
-    tokens_per_second = num_examples / seconds * records.num_real_tokens / records.num_records
-    figures = {
-        "train_seconds": round(seconds, 1),
-        "examples_per_second": round(num_examples / seconds, 1),
-        "real_tokens_per_second": round(tokens_per_second),
-    }
-    if speed is not None:
-        figures |= {"share_of_peak": speed.share_of_peak(tokens_per_second), "peak_source": speed.peak_source}
-        figures["peak_tflops"] = round(speed.peak_flops / 1e12, 3)
-    return figures
 
 
 # === Evaluation ===
