@@ -25,7 +25,9 @@ def read_architecture(settings: PretrainingSettings, vocabulary_size: int) -> Be
     """
     source = settings.architecture_source
     config = BertConfig.from_json_file(source) if settings.bert_config_file else read_bert_config(source)
-    overrides = settings.architecture
+    # The sizes that flags give replace those of the source.
+    given = {name: getattr(settings, name, None) for name in BertConfig.__dataclass_fields__}
+    overrides = {name: value for name, value in given.items() if value is not None}
     sizes = [name for name in overrides if name != "attention"]
     if settings.init_checkpoint and sizes:
         raise InputError(f"--{sizes[0]} cannot change the sizes of --init_checkpoint={source}. Leave it out.")

@@ -2,7 +2,7 @@
 
 from dataclasses import MISSING
 
-from keras_bert.config import ATTENTIONS, BertConfig
+from keras_bert.config import ATTENTIONS
 from keras_bert.errors import InputError
 from tasks.engine.settings import OPTIMIZERS, TrainingSettings
 from tasks.settings import changeable, replaced, setting
@@ -139,9 +139,3 @@ class PretrainingSettings(TrainingSettings):
     def architecture_source(self) -> str:
         """The preset, file or checkpoint that gives the architecture."""
         return self.preset or self.bert_config_file or self.init_checkpoint
-
-    @property
-    def architecture(self) -> dict:
-        """The fields of `BertConfig` that the flags give. They replace those of the architecture."""
-        values = {name: getattr(self, name, None) for name in BertConfig.__dataclass_fields__}
-        return {name: value for name, value in values.items() if value is not None}
