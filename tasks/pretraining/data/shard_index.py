@@ -133,6 +133,12 @@ def write_arrays(path: str, arrays: NamedTuple) -> None:
         np.savez(file, **arrays._asdict())
 
 
+def read_arrays(path: str, kind: type[NamedTuple]) -> NamedTuple:
+    """Reads the arrays that `write_arrays` has written, of a `ShardIndex` or `RecordFigures`."""
+    with open_file(path) as file, np.load(file) as stored:
+        return kind(*(stored[name] for name in kind._fields))
+
+
 def read_records(files: list[str], vocabulary_size: int, **lengths: int) -> Records:
     """Reads the indexes of files, and adds up their figures.
 
@@ -168,9 +174,8 @@ def read_records(files: list[str], vocabulary_size: int, **lengths: int) -> Reco
 def _load(path: str) -> ShardIndex | None:
     """Returns the index of a file; None if there is none, or if it is damaged or belongs to another file."""
     try:
-        with open_file(index_path(path)) as file, np.load(file) as stored:
-            index = ShardIndex(*(stored[name] for name in ShardIndex._fields))
-            return index if index.fingerprint.tolist() == _fingerprint(path) else None
+        index = read_arrays(index_path(path), ShardIndex)
+        return index if index.fingerprint.tolist() == _fingerprint(path) else None
     except (OSError, ValueError, KeyError, EOFError, zlib.error, zipfile.BadZipFile):
         return None
 
@@ -246,12 +251,6 @@ class RecordFigures(NamedTuple):
             count += len(part.lengths)
         joined = map(np.concatenate, zip(*arrays, strict=True))
         return cls(*joined, highest, answer_counts, next_sentence_counts)
-
-
-def load_figures(path: str) -> RecordFigures:
-    """Reads figures that `write_arrays` has written."""
-    with open_file(path) as file, np.load(file) as stored:
-        return RecordFigures(*(stored[name] for name in RecordFigures._fields))
 
 
 def make_index(path: str, figures: RecordFigures, sizes: tuple[int, int]) -> ShardIndex:

@@ -24,7 +24,7 @@ from tasks.pretraining.data.counter_random import random_order
 from tasks.pretraining.data.masking import mask_batch
 from tasks.pretraining.data.record_bytes import instance_features, serialize_batch
 from tasks.pretraining.data.report import count_batch
-from tasks.pretraining.data.shard_index import RecordFigures, load_figures, make_index, write_arrays
+from tasks.pretraining.data.shard_index import RecordFigures, make_index, read_arrays, write_arrays
 from tasks.pretraining.data.token_store import Corpus, read_store
 from tasks.pretraining.data.workspace import Workspace, open_workspace
 from tasks.text.steps import create_whole
@@ -108,7 +108,7 @@ def join_shard(directory: str, shard: int) -> None:
             for part in parts:
                 with open_file(part) as source:
                     shutil.copyfileobj(source, target, 1 << 20)
-    figures = RecordFigures.join(load_figures(f"{part}.npz") for part in parts)
+    figures = RecordFigures.join(read_arrays(f"{part}.npz", RecordFigures) for part in parts)
     sizes = (workspace.settings.max_seq_length, workspace.settings.max_predictions_per_seq)
     with create_whole(f"{path}.npz") as temporary:
         write_arrays(temporary, make_index(path, figures, sizes))

@@ -92,7 +92,7 @@ def test_bytes_do_not_depend_on_workers_nor_on_batches(text, tmp_path, monkeypat
 
 def test_no_data_pass_through_the_driver(text, tmp_path, monkeypatch, small_blocks):
     expected = create(text, tmp_path / "one", num_shards=2)
-    for name in ("corpus.split_block", "writing.read_store", "writing.open_file", "writing.load_figures"):
+    for name in ("corpus.split_block", "writing.read_store", "writing.open_file", "writing.read_arrays"):
         monkeypatch.setattr(f"tasks.pretraining.data.{name}", None)  # Here, not in the workers.
     assert create(text, tmp_path / "two", num_shards=2, num_workers=2) == expected
 
