@@ -77,6 +77,5 @@ def _run(settings: DataSettings, workspace: Workspace, paths: list[str], block_s
         workspace.save_plan(table[:, [0, 1, 2, 4]])
         written = run_step(pool, directory, "write", write_block, range(len(table)), table[:, 2].tolist(), "token")
         counts = sum(map(np.array, written))
-        for _ in run_step(pool, directory, "join", join_shard, range(num_shards), [1] * num_shards, "file"):
-            pass
+        list(run_step(pool, directory, "join", join_shard, range(num_shards), [1] * num_shards, "file"))
     return {**repeated, "documents": documents, "sentences": int(table[:, 3].sum()), **describe_counts(counts)}

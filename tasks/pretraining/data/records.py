@@ -65,8 +65,7 @@ def explain_failure(path: str, lengths: dict[str, int]) -> None:
     """
     number = 0
     try:
-        for serialized in tf.data.TFRecordDataset(path).as_numpy_iterator():
-            number += 1
+        for number, serialized in enumerate(tf.data.TFRecordDataset(path).as_numpy_iterator(), start=1):
             _check_example(f"{path}: record {number}", serialized, lengths)
     except (tf.errors.NotFoundError, tf.errors.PermissionDeniedError) as error:
         raise InputError(f"{path}: cannot be opened ({type(error).__name__}). Check the path.") from error
