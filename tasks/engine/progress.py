@@ -87,7 +87,7 @@ class Reporter(contextlib.AbstractContextManager):
     """
 
     def __init__(self, output_dir: str, *, start_step: int, description: str, speed: Speed | None, is_active: bool):
-        self.history = History()
+        self.history, self._events = History(), tf.summary.create_noop_writer()
         self._output_dir = output_dir
         self._description = description
         self._speed = speed
@@ -95,12 +95,11 @@ class Reporter(contextlib.AbstractContextManager):
         if is_active:
             files.make_directory(output_dir)
             self.history = History.read(self._path("history.json"), start_step)
+            self._events = tf.summary.create_file_writer(self._path("events"))
         self._rows: list[np.ndarray] = []
         self._seconds = 0.0  # Time spent on `_rows`.
         self._since = time.monotonic()
         self._bar = tqdm(initial=start_step, desc=description, unit="step", mininterval=0.5, disable=not is_active)
-        make_writer = tf.summary.create_file_writer if is_active else lambda path: tf.summary.create_noop_writer()
-        self._events = make_writer(self._path("events"))
 
     def __exit__(self, *exception) -> None:
         self._bar.close()
