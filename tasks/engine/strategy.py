@@ -42,8 +42,6 @@ def build_strategy(
     """
     if distribution_strategy == "tpu":
         return _tpu_strategy(tpu)
-    if distribution_strategy == "multi_worker_mirrored":
-        addresses, own = check_cluster(os.environ.get("TF_CONFIG"))
     available = len(tf.config.list_physical_devices("GPU"))
     if num_gpus is not None and num_gpus > available:
         raise InputError(
@@ -51,6 +49,7 @@ def build_strategy(
             "TF_CPP_MIN_LOG_LEVEL=0 to read why a GPU was not found."
         )
     if distribution_strategy == "multi_worker_mirrored":
+        addresses, own = check_cluster(os.environ.get("TF_CONFIG"))
         return _multi_worker_strategy(num_gpus, tuple(addresses), own)
     gpus = tf.config.list_logical_devices("GPU")
     names = [device.name for device in gpus[:num_gpus] or tf.config.list_logical_devices("CPU")]
