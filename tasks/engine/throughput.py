@@ -7,7 +7,7 @@ recomputation cost time but do not count as work.
 """
 
 import dataclasses
-import time
+import timeit
 
 import tensorflow as tf
 
@@ -83,10 +83,6 @@ def _measure(device: str, size: int, count: int, dtype: str) -> float:
 
     with tf.device(device):
         matrix = tf.eye(size, dtype=dtype)
-        multiply(matrix).numpy()
-        seconds = []
-        for _ in range(3):
-            start = time.perf_counter()
-            multiply(matrix).numpy()
-            seconds.append(time.perf_counter() - start)
-    return 2 * size**3 * count / min(seconds)
+        multiply(matrix).numpy()  # Builds the graph.
+        seconds = min(timeit.repeat(lambda: multiply(matrix).numpy(), number=1, repeat=3))
+    return 2 * size**3 * count / seconds
