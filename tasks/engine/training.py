@@ -156,7 +156,8 @@ class Trainer:
                         self._checkpoints.remove_leftovers(self.keep_checkpoints)
                     report.save()
                     return self._end(report, early_stopping)
-                intervals = (save_checkpoints_steps, _steps_between_records(budget, save_checkpoints_steps))
+                expected_steps = 10 * save_checkpoints_steps if budget.num_steps == UNSETTLED else budget.num_steps
+                intervals = (save_checkpoints_steps, max(1, expected_steps // RECORDS))
                 for step, values in self._calls(make_dataset, start_step, budget, intervals):
                     report.steps(self.train_step.figure_names, values)
                     is_preempted, is_over, needs_pause = self._agree(budget, step)
@@ -235,16 +236,14 @@ class Trainer:
         divergence = Divergence(self.spike_factor)
         seconds_per_step = SECONDS_PER_CALL  # The first call does one step.
         while step < budget.num_steps:
-            count = min(
-                budget.num_steps - step, self.steps_per_call, *(interval - step % interval for interval in intervals)
-            )
-            count = max(1, min(count, int(SECONDS_PER_CALL / seconds_per_step)))
+            ends = (interval - step % interval for interval in intervals)
+            in_time = max(1, int(SECONDS_PER_CALL / seconds_per_step))
+            count = min(in_time, self.steps_per_call, budget.num_steps - step, *ends)
             start = time.monotonic()
             values = self._call_train(batches, count)
             # Every worker uses the time of the slowest: all must do the same number of steps per call.
             seconds_per_step = self.workers.gather(time.monotonic() - start).max() / count
-            fault = divergence.find(self.train_step.figure_names, values)
-            if fault is not None:
+            if fault := divergence.find(self.train_step.figure_names, values):
                 self._stop_diverged(make_dataset, step + fault[0] + 1, fault[1])
             step += count
             yield step, values
@@ -342,8 +341,3 @@ class Trainer:
         for name, pair in self.objective.metric_sums(outputs, labels).items():
             pairs["metric", name] = tf.stack(pair)
         return tf.distribute.get_replica_context().all_reduce("SUM", pairs)
-
-
-def _steps_between_records(budget: Budget, save_checkpoints_steps: int) -> int:
-    expected_steps = 10 * save_checkpoints_steps if budget.num_steps == UNSETTLED else budget.num_steps
-    return max(1, expected_steps // RECORDS)
