@@ -141,28 +141,19 @@ def _merge(directory: str, task: tuple[bool, str, list[str]]) -> None:
 def _count_block(directory: str, task: tuple[bool, str, Block]) -> None:
     do_lower_case, path, block = task
     chunks: Counter[bytes] = Counter()
-    for chunk in read_block(block):
-        chunks.update(chunk.data.translate(None, _DELETED).split())
-    counts = _count_chunk_words(chunks, do_lower_case)
-    words = sorted((word.encode(), count) for word, count in counts.items())
-    write_counts(path, do_lower_case, sum(counts.values()), words)
-
-
-def _count_chunk_words(chunks: Counter[bytes], do_lower_case: bool) -> dict[str, int]:
-    """Counts the words of chunks. All chunks of one frequency are split as one text.
-
-    ASCII chunks are kept apart, since Python's `str` is faster on them.
-    """
+    for _, data, _ in read_block(block):
+        chunks.update(data.translate(None, _DELETED).split())
+    # All chunks of one frequency are split as one text. ASCII chunks are kept apart: Python's `str` is faster on them.
     groups = defaultdict(list)
     for chunk, count in chunks.items():
         groups[count, chunk.isascii()].append(chunk)
     counts: dict[str, int] = {}
     for (count, _), group in groups.items():
-        words = Counter(split_words(b" ".join(group).decode("utf-8"), do_lower_case))
-        for word, times in words.items():
+        for word, times in Counter(split_words(b" ".join(group).decode("utf-8"), do_lower_case)).items():
             word = word[: MAX_WORD_LENGTH + 1]
             counts[word] = counts.get(word, 0) + count * times
-    return counts
+    words = sorted((word.encode(), count) for word, count in counts.items())
+    write_counts(path, do_lower_case, sum(counts.values()), words)
 
 
 # === Count files ===

@@ -55,19 +55,6 @@ class FileRange(NamedTuple):
 Block = tuple[FileRange, ...]
 
 
-class Chunk(NamedTuple):
-    """A piece of a file's text, without a byte order mark. It ends at a line's end, or at a blank in a very long line.
-
-    Attributes:
-        start: offset of the chunk in its file, in bytes after decompression.
-        data, text: the text, in UTF-8 and decoded.
-    """
-
-    start: int
-    data: bytes
-    text: str
-
-
 # === Cutting ===
 
 
@@ -176,12 +163,17 @@ def _check_run(path: str, start: int, num_bytes: int) -> None:
 # === Reading ===
 
 
-def read_block(block: Block, input_format: str = "sentences") -> Iterator[Chunk]:
-    """Reads a block in chunks of about one MiB.
+def read_block(block: Block, input_format: str = "sentences") -> Iterator[tuple[int, bytes, str]]:
+    """Reads a block in chunks of about one MiB, without a byte order mark.
+
+    A chunk ends at a line's end, or at a blank in a very long line.
 
     Args:
         block: a block of `text_blocks`.
         input_format: what ends a document; see `split_block`.
+
+    Yields:
+        The offset of a chunk in its file, in bytes after decompression; and its text, in UTF-8 and decoded.
 
     Raises:
         InputError: a file cannot be read, is damaged, is not text, or is not valid UTF-8 (the message names the line).
@@ -194,7 +186,7 @@ def read_block(block: Block, input_format: str = "sentences") -> Iterator[Chunk]
                 file.seek(begin)
             for start, data in _chunks(span.path, file, begin, end):
                 data = data if start else data.removeprefix(_BYTE_ORDER_MARK)
-                yield Chunk(start, data, _decode(span, data))
+                yield start, data, _decode(span, data)
 
 
 def _chunks(path: str, file: BinaryIO, start: int, end: int | None) -> Iterator[tuple[int, bytes]]:
@@ -243,10 +235,10 @@ def split_block(block: Block, input_format: str) -> Iterator[str | None]:
         begins_document = _cut(block[0].path, file, block[0].start, input_format)[1]
     if begins_document:
         yield None
-    for chunk in read_block(block, input_format):
-        if input_format == "document_per_file" and not chunk.start:
+    for start, _, content in read_block(block, input_format):
+        if input_format == "document_per_file" and not start:
             yield None
-        for line in io.StringIO(chunk.text):  # Unlike `splitlines`, ends lines at line feeds only.
+        for line in io.StringIO(content):  # Unlike `splitlines`, ends lines at line feeds only.
             text = line.strip()
             if input_format == "sentences":
                 yield text or None

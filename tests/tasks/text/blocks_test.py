@@ -52,7 +52,7 @@ def test_blocks_hold_every_line_once_also_of_long_documents(tmp_path, monkeypatc
     for end in ("", "\n"):
         (tmp_path / "text").write_text("\n".join(lines) + end)
         cut = text_blocks([str(tmp_path / "text")], size)
-        read = b"".join(chunk.data for block in cut for chunk in read_block(block))
+        read = b"".join(data for block in cut for _, data, _ in read_block(block))
         assert read.decode() == "\n".join(lines) + end
         assert [line for block in cut for document in split(block)[0] for line in document] == list(filter(None, lines))
 
@@ -65,9 +65,10 @@ def test_a_line_without_end_is_cut_at_blanks(tmp_path, monkeypatch):
     for size in (10, 100, 1000):
         cut = text_blocks([str(tmp_path / "text")], size)
         chunks = [chunk for block in cut for chunk in read_block(block)]
-        assert "".join(chunk.text for chunk in chunks) == text and len(chunks) > 10
-        assert all(chunk.text.endswith(" ") for chunk in chunks[:-1])
-        assert [chunk.start for chunk in chunks[:2]] == [0, len(chunks[0].data)]
+        starts, contents, texts = zip(*chunks, strict=True)
+        assert "".join(texts) == text and len(chunks) > 10
+        assert all(chunk.endswith(" ") for chunk in texts[:-1])
+        assert starts[:2] == (0, len(contents[0]))
 
 
 def test_small_files_come_together_and_gzip_files_stay_whole(tmp_path):
