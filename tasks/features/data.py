@@ -136,30 +136,23 @@ def encode_rows(rows: Sequence[Row], tokenizer, max_seq_length: int) -> Encoded:
     for row in rows:
         if row.words is None:
             sequence, is_cut = _pack_texts([next(spans) for _ in row.texts], tokenizer, max_seq_length)
-            of_row = [_Window(sequence, 0, sequence.shape[1])]
+            of_row = [(sequence, 0, sequence.shape[1])]
             num_cut += is_cut
         else:
             tokens, starts = _join_words(row.words, spans, tokenizer)
             of_row = _lay_windows(tokens, tokenizer, max_seq_length)
             word_starts += starts
         windows += of_row
-        lengths.append(sum(window.kept_stop - window.kept_start for window in of_row))
-    tokens = np.ascontiguousarray(np.concatenate([window.tokens for window in windows], axis=1))
-    splits = splits_of([window.tokens.shape[1] for window in windows])
-    kept = np.concatenate([np.arange(*window[1:]) + split for window, split in zip(windows, splits, strict=False)])
+        lengths.append(sum(stop - start for _, start, stop in of_row))
+    tokens = np.ascontiguousarray(np.concatenate([sequence for sequence, _, _ in windows], axis=1))
+    splits = splits_of([sequence.shape[1] for sequence, _, _ in windows])
+    places = [np.arange(start, stop) + split for (_, start, stop), split in zip(windows, splits, strict=False)]
+    kept = np.concatenate(places)
     names, row_splits = ("token_ids", "segment_ids", "starts", "ends"), splits_of(lengths)
     columns = {name: Column(values, row_splits) for name, values in zip(names, tokens[:, kept], strict=True)}
     if word_starts:
         columns["word_starts"] = Column(np.array(word_starts, np.int32), splits_of([len(row.words) for row in rows]))
     return Encoded(Examples(tokens[0], tokens[1], splits), kept, columns, num_cut)
-
-
-class _Window(NamedTuple):
-    """A sequence, int32, shape (4, S), rows `id segment start end`, and the range `[kept_start, kept_stop)` to keep."""
-
-    tokens: np.ndarray
-    kept_start: int
-    kept_stop: int
 
 
 def _tokenize(strings: Sequence[str], tokenizer) -> Iterator[np.ndarray]:
@@ -171,7 +164,7 @@ def _tokenize(strings: Sequence[str], tokenizer) -> Iterator[np.ndarray]:
 
 
 def _pack_texts(texts: Sequence[np.ndarray], tokenizer, max_seq_length: int) -> tuple[np.ndarray, bool]:
-    """Returns the sequence of one text or two, int32, shape (4, S), as in `_Window`, and whether it was truncated.
+    """Returns the sequence of one text or two, as `_pack` does, and whether it was truncated.
 
     The longer text of a pair loses tokens first, the second one if both are equally long. `BertPreprocessor` does the
     same in the graph; a test compares them.
@@ -207,7 +200,11 @@ def _join_words(words: Sequence[str], spans: Iterator[np.ndarray], tokenizer) ->
 
 
 def _pack(texts: Sequence[np.ndarray], tokenizer) -> np.ndarray:
-    """Joins texts, each as `_tokenize` yields it, to [CLS] a [SEP] or [CLS] a [SEP] b [SEP]; see `_Window`."""
+    """Joins texts, each as `_tokenize` yields it, to [CLS] a [SEP] or [CLS] a [SEP] b [SEP].
+
+    Returns:
+        int32, shape (4, S), rows `id segment start end`.
+    """
     pieces = [[[tokenizer.cls_token_id], [0], [0], [0]]]
     for segment, tokens in enumerate(texts):
         pieces.append(np.vstack([tokens[0], np.full(tokens.shape[1], segment), tokens[1:]]))
@@ -231,11 +228,14 @@ def window_spans(num_tokens: int, size: int) -> list[tuple[int, int, int, int]]:
     return list(zip(starts, stops, [0, *borders], [*borders, num_tokens], strict=True))
 
 
-def _lay_windows(tokens: np.ndarray, tokenizer, max_seq_length: int) -> list[_Window]:
-    """Splits one sentence into windows; the [CLS] of the first and the [SEP] of the last are kept too."""
+def _lay_windows(tokens: np.ndarray, tokenizer, max_seq_length: int) -> list[tuple[np.ndarray, int, int]]:
+    """Splits one sentence into windows: sequences as `_pack` returns them, with the start and stop of what is kept.
+
+    The [CLS] of the first window and the [SEP] of the last are kept too.
+    """
     count = tokens.shape[1]
     return [
-        _Window(
+        (
             _pack([tokens[:, start:stop]], tokenizer),
             0 if kept_start == 0 else kept_start - start + 1,
             kept_stop - start + (SPECIAL_TOKENS if kept_stop == count else 1),
