@@ -9,7 +9,6 @@ B: batch, S: `max_seq_length`, P: `max_predictions_per_seq`, K: instances of a p
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -25,24 +24,6 @@ from tasks.pretraining.train.packed_data import PackingPlan, pack_instances, row
 
 _READ_BYTES = 1 << 17
 _SHUFFLE = tf.random.experimental.stateless_shuffle
-
-
-class _Blocks(NamedTuple):
-    """Blocks of records, each of which is read at once; tensors of shape (blocks,).
-
-    Attributes:
-        file: int32, index of the file.
-        offset: int64, offset of the block in the file, in bytes.
-        first: int64, index of the block's first record among those of all files.
-        records: int64, number of records.
-        units: int64, number of units.
-    """
-
-    file: tf.Tensor
-    offset: tf.Tensor
-    first: tf.Tensor
-    records: tf.Tensor
-    units: tf.Tensor
 
 
 class TrainBatches:
@@ -72,9 +53,9 @@ class TrainBatches:
         self._batch_size = batch_size
         self._seed = random_seed
         self._read = _reader(records, packing, masking, random_seed)
-        self._blocks = _blocks(records, packing)
+        self._blocks, self._units = _blocks(records, packing)
         self._load = _loader(records, packing)
-        self._num_units = int(tf.reduce_sum(self._blocks.units))
+        self._num_units = int(tf.reduce_sum(self._units))
 
     def __call__(self, start_step: int) -> tf.data.Dataset:
         """Returns the batches from a step on, as `parse_records` or, with packing, `pack_instances` returns them.
@@ -111,10 +92,10 @@ class TrainBatches:
 
     def _epoch(self, epoch: tf.Tensor, rows: tf.Tensor, skipped: tf.Tensor) -> tf.data.Dataset:
         """Returns the units of an epoch in some rows of the batches, without the epoch's first `skipped` units."""
-        blocks, num_units, batch_size = self._blocks, self._num_units, self._batch_size
+        units, num_units, batch_size = self._units, self._num_units, self._batch_size
         seed = tf.stack([tf.constant(self._seed, tf.int64), epoch])
-        order = _SHUFFLE(tf.range(len(blocks.units)), seed)
-        ends = tf.cumsum(tf.gather(blocks.units, order))
+        order = _SHUFFLE(tf.range(len(units)), seed)
+        ends = tf.cumsum(tf.gather(units, order))
         # Unit i of the epoch is in row (U * epoch + i) % B, and belongs to run i % B.
         runs = (rows - epoch * num_units) % batch_size
         runs = tf.gather(runs, tf.argsort((runs - skipped) % batch_size))  # In the order of their next units.
@@ -130,12 +111,12 @@ class TrainBatches:
 
         def units_of_block(place, start, end):
             block = order[place]
-            count = blocks.units[block]
+            count = units[block]
             before = ends[place] - count
             chosen = _SHUFFLE(tf.range(count), tf.random.fold_in(seed, block))
             chosen = chosen[tf.maximum(start - before, 0) : tf.minimum(end - before, count)]
-            loaded = self._load(*(field[block] for field in blocks[:-1]))
-            return loaded.map(lambda units: tf.gather(units, chosen)).unbatch()
+            loaded = self._load(*(field[block] for field in self._blocks))
+            return loaded.map(lambda all_units: tf.gather(all_units, chosen)).unbatch()
 
         convert = tf.autograph.experimental.do_not_convert
         return tf.data.Dataset.from_tensor_slices(runs).interleave(convert(units_of_run), cycle_length=len(rows))
@@ -151,10 +132,10 @@ def make_eval_dataset(
         is_static: whether the last batch is filled up with rows of zeros, whose answers have weight 0; otherwise it may
             be smaller.
     """
-    blocks, load = _blocks(records, packing), _loader(records, packing)
+    (blocks, counts), load = _blocks(records, packing), _loader(records, packing)
     read = tf.autograph.experimental.do_not_convert(_reader(records, packing))
-    units = tf.data.Dataset.from_tensor_slices(blocks[:-1]).flat_map(lambda *block: load(*block).unbatch())
-    units = units.apply(tf.data.experimental.assert_cardinality(int(tf.reduce_sum(blocks.units))))
+    units = tf.data.Dataset.from_tensor_slices(blocks).flat_map(lambda *block: load(*block).unbatch())
+    units = units.apply(tf.data.experimental.assert_cardinality(int(tf.reduce_sum(counts))))
     batches = units.enumerate().batch(batch_size).map(read, num_parallel_calls=tf.data.AUTOTUNE)
     if is_static:
         batches = batches.map(tf.autograph.experimental.do_not_convert(lambda *batch: fill_batch(*batch, batch_size)))
@@ -173,7 +154,14 @@ def fill_batch(features: dict[str, tf.Tensor], labels: dict[str, tf.Tensor], bat
     return tf.nest.map_structure(fill, (features, weights | labels))
 
 
-def _blocks(records: Records, packing: PackingPlan | None) -> _Blocks:
+def _blocks(records: Records, packing: PackingPlan | None) -> tuple[tuple[tf.Tensor, ...], tf.Tensor]:
+    """Cuts the files into blocks of records, each of which is read at once.
+
+    Returns:
+        fields: for each block, the index of its file, int32; and, int64, its offset in that file in bytes, the index of
+            its first record among those of all files, and its number of records.
+        units: number of units of each block, int64.
+    """
     # A worker holds a block of each of its runs in memory, about 0.9 kB per record of 128 tokens.
     size = packed_data.WINDOW if packing else shard_index.GROUP
     tables = []
@@ -188,11 +176,11 @@ def _blocks(records: Records, packing: PackingPlan | None) -> _Blocks:
     file, offset, first, sizes = np.concatenate(tables, axis=1)
     units = packing.rows_per_window if packing else sizes
     # Eager constants, since constants inside a graph would count towards its limit of 2 GB.
-    return _Blocks(tf.constant(file, tf.int32), *map(tf.constant, (offset, first, sizes, units)))
+    return (tf.constant(file, tf.int32), *map(tf.constant, (offset, first, sizes))), tf.constant(units)
 
 
 def _loader(records: Records, packing: PackingPlan | None) -> Callable[..., tf.data.Dataset]:
-    """Returns a function that maps a block's fields except `units` to a dataset of one element, its units in order.
+    """Returns a function that maps a block's fields to a dataset of one element, its units in order.
 
     Without packing, these are serialized records, shape (units,). Packed rows have the shape (units, K): the serialized
     records of a row, then empty strings.
