@@ -251,11 +251,7 @@ def _train_search(run: StageRun, settings: QuickstartSettings) -> dict:
 def _export_search(run: StageRun) -> dict:
     passages, export_dir = run.path("corpus", "passages.txt"), run.path("search")
     run_command(
-        "bert-export",
-        model_dir=run.path("embedder", "model"),
-        task="search",
-        passages=passages,
-        export_dir=export_dir,
+        "bert-export", model_dir=run.path("embedder", "model"), task="search", passages=passages, export_dir=export_dir
     )
     import tensorflow as tf
     import tensorflow_text  # noqa: F401 (registers ops of the graph)
