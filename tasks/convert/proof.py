@@ -198,17 +198,15 @@ def format_proof(proof: Proof) -> str:
 
 # === Other libraries ===
 
-# A library's forward pass on a checkpoint in its own format. It returns the outputs of `compute_outputs` that the
-# library has. This project does not depend on transformers and torch, so both may be missing.
-Outputs = Callable[[Checkpoint, dict[str, np.ndarray]], dict[str, np.ndarray]]
 
-
-def find_peer(checkpoint: Checkpoint) -> tuple[str, Outputs] | None:
+def find_peer(checkpoint: Checkpoint) -> tuple[str, Callable] | None:
     """Finds the library that owns the checkpoint's format, if it is installed and can read the checkpoint.
 
+    This project does not depend on transformers and torch, so both may be missing.
+
     Returns:
-        Name and version of the library; and a function that reads the checkpoint's directory again, and returns float32
-        arrays by output for a batch.
+        Name and version of the library; and its forward pass, a function of checkpoint and batch that reads the
+        checkpoint's directory again. It returns the outputs of `compute_outputs` that the library has.
     """
     if checkpoint.format == "hugging_face" and os.path.isdir(checkpoint.source):
         has_library = all(importlib.util.find_spec(name) for name in ("torch", "transformers"))
