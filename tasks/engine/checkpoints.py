@@ -23,15 +23,13 @@ class Checkpoints:
         directory: the checkpoint directory; need not exist yet.
         step: int64 scalar variable, the number of finished training steps.
         weights: the model's variables.
-        optimizer_variables: the optimizer's variables.
+        optimizer: the optimizer's variables.
     """
 
-    def __init__(
-        self, directory: str, step: tf.Variable, weights: list[tf.Variable], optimizer_variables: list[tf.Variable]
-    ):
+    def __init__(self, directory: str, step: tf.Variable, weights: list[tf.Variable], optimizer: list[tf.Variable]):
         self.directory = directory
         self.step = step
-        self._checkpoint = tf.train.Checkpoint(step=step, weights=weights, optimizer=optimizer_variables)
+        self._checkpoint = tf.train.Checkpoint(step=step, weights=weights, optimizer=optimizer)
 
     def save(self, keep: int) -> None:
         """Saves `ckpt-<step>` and removes all but the newest `keep` checkpoints."""
@@ -63,8 +61,7 @@ class Checkpoints:
                 self._checkpoint.restore(path).assert_consumed()
                 return int(self.step.numpy())
             except (tf.errors.OpError, IndexError) as error:  # TensorFlow raises IndexError for a truncated file.
-                reason = first_line(error)
-                print(f"{path}: broken checkpoint ({reason}); trying the one before it.", file=sys.stderr)
+                print(f"{path}: broken checkpoint ({first_line(error)}); trying the one before it.", file=sys.stderr)
             except (ValueError, AssertionError) as error:
                 raise InputError(
                     f"{path}: a checkpoint of another model or optimizer ({first_line(error)}). "
