@@ -91,8 +91,7 @@ def check_cluster(tf_config: str | None) -> tuple[list[str], str]:
         raise InputError(
             f"TF_CONFIG: cannot be understood ({type(error).__name__}: {error}). Expected e.g. {_TF_CONFIG_EXAMPLE}"
         ) from error
-    kinds = sorted(set(cluster) - {"chief", "worker"})
-    if kinds:
+    if kinds := sorted(set(cluster) - {"chief", "worker"}):
         raise InputError(f"TF_CONFIG: its cluster may have `chief` and `worker` only. Received: {', '.join(kinds)}")
     if task not in addresses:
         known = ", ".join(f"{kind} {index}" for kind, index in addresses)
@@ -141,8 +140,7 @@ def _tpu_strategy(tpu: str) -> tf.distribute.TPUStrategy:
         tf.config.experimental_connect_to_cluster(resolver)
         tf.tpu.experimental.initialize_tpu_system(resolver)
     except (ValueError, RuntimeError, ImportError, OSError, tf.errors.OpError) as error:
-        reason = first_line(error)
-        raise InputError(f"--tpu={tpu}: no TPU found ({reason}). {unreachable}") from error
+        raise InputError(f"--tpu={tpu}: no TPU found ({first_line(error)}). {unreachable}") from error
     return tf.distribute.TPUStrategy(resolver)
 
 
