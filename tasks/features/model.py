@@ -56,10 +56,8 @@ class FeatureExtractor(keras.Model):
             outputs = {POOLED: backbone.output[POOLED]}
         else:
             chosen = {layer_name(number): _rows(backbone, number) for number in layers}
-            outputs = {
-                name: _pool(backbone, name, rows, pooling)
-                for name, rows in _combine(chosen, combine, layer_weights).items()
-            }
+            combined = _combine(chosen, combine, layer_weights)
+            outputs = {name: _pool(backbone, name, rows, pooling) for name, rows in combined.items()}
         if normalize:
             outputs = {
                 name: keras.layers.UnitNormalization(axis=-1, dtype="float32", name=f"{name}_normalized")(vectors)

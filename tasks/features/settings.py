@@ -116,8 +116,7 @@ def resolve_layers(names: Sequence[str], num_layers: int) -> list[int]:
         if name not in by_name:
             raise InputError(f"{given}: there is no layer {name!r} in an encoder of {num_layers}. Expected {expected}.")
         numbers += by_name[name]
-    twice = sorted({number for number in numbers if numbers.count(number) > 1})
-    if twice:
+    if twice := sorted({number for number in numbers if numbers.count(number) > 1}):
         raise InputError(f"{given}: {layer_name(twice[0])} is named twice. Name each layer once.")
     return numbers
 

@@ -88,7 +88,6 @@ def check_path(path: str) -> str:
 # === NumPy archive ===
 
 
-_NAMES = {"index": "indices"}
 _SPLITS = {"token_ids": "row_splits", "word_starts": "word_splits"}
 
 
@@ -107,7 +106,7 @@ def _open_npz(path: str, _: LayerIndices) -> Iterator[Write]:
 
     def write(block: Block) -> None:
         for name, (values, splits) in block.items():
-            name_in_file = _NAMES.get(name, name)
+            name_in_file = "indices" if name == "index" else name
             if name_in_file not in files:
                 file = stack.enter_context(tempfile.TemporaryFile(dir=os.path.dirname(path)))
                 files[name_in_file] = file, values.dtype, values.shape[1:]
