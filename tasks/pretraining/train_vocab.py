@@ -13,7 +13,6 @@ also be counted in parts, on other machines:
 Cost: about 2.5 s for 48 MB of English (2 cores).
 """
 
-import dataclasses
 import heapq
 import itertools
 import os
@@ -21,6 +20,7 @@ import shutil
 import sys
 import time
 from collections import Counter, defaultdict
+from dataclasses import MISSING
 
 from keras_bert import files
 from keras_bert.errors import InputError
@@ -39,9 +39,7 @@ from tasks.text.steps import check_outputs, scratch_directory, work_identity
 class VocabularySettings(EngineSettings):
     """Settings of bert-train-vocab, which are its flags."""
 
-    input_file: str | list[str] = setting(
-        dataclasses.MISSING, "Text or word counts: paths or patterns, separated by commas."
-    )
+    input_file: str | list[str] = setting(MISSING, "Text or word counts: paths or patterns, separated by commas.")
     vocab_file: str | None = setting(None, "Vocabulary file to write, one WordPiece per line.")
     word_counts_file: str | None = setting(
         None, "File to write the counts of all words to; --input_file takes these files, too."
@@ -97,8 +95,7 @@ def train_vocab(settings: VocabularySettings) -> dict:
     outputs = {name: path for name in names if (path := getattr(settings, name))}
     check_outputs(outputs.items(), [("input_file", path) for path in paths])
     parent, name = os.path.split(files.absolute(next(iter(outputs.values()))))
-    identity = work_identity(paths, do_lower_case)
-    with scratch_directory(os.path.join(parent, f".{name}.scratch"), identity) as directory:
+    with scratch_directory(os.path.join(parent, f".{name}.scratch"), work_identity(paths, do_lower_case)) as directory:
         paths = spool_pipes(paths, directory)
         with settings.open_pool(paths, directory) as pool:
             counted = count_words(paths, do_lower_case, directory, pool)

@@ -1,6 +1,6 @@
 """The settings of bert-adapt."""
 
-import dataclasses
+from dataclasses import MISSING
 
 from keras_bert.errors import InputError
 from tasks.engine.settings import TrainingSettings
@@ -16,11 +16,9 @@ class AdaptSettings(TrainingSettings):
         InputError: a value is out of its bounds, or values contradict each other.
     """
 
-    preset: str = changeable(
-        dataclasses.MISSING, "Model to adapt: a name, or a directory of any format with a tokenizer."
-    )
-    input_file: str | list[str] = changeable(dataclasses.MISSING, "Text: paths or patterns, separated by commas.")
-    output_dir: str = changeable(dataclasses.MISSING, "Directory for all files of the run.")
+    preset: str = changeable(MISSING, "Model to adapt: a name, or a directory of any format with a tokenizer.")
+    input_file: str | list[str] = changeable(MISSING, "Text: paths or patterns, separated by commas.")
+    output_dir: str = changeable(MISSING, "Directory for all files of the run.")
     num_new_tokens: int = setting(2000, "Most WordPieces to add; 0: keep the old vocabulary.", at_least=0)
     max_seq_length: int = replaced(InstanceSettings, "max_seq_length", 128)
     num_train_steps: int = replaced(PretrainingSettings, "num_train_steps", 2000)
