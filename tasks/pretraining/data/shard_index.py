@@ -102,8 +102,7 @@ def read_indexes(files: list[str], **lengths: int) -> list[ShardIndex]:
             1.
     """
     indexes = {path: _load(path) for path in files}
-    missing = [path for path, index in indexes.items() if index is None]
-    if missing:
+    if missing := [path for path, index in indexes.items() if index is None]:
         with (
             progress_bar("check records", "record") as progress,
             concurrent.futures.ThreadPoolExecutor(min(len(missing), available_cores())) as pool,
@@ -243,9 +242,8 @@ class RecordFigures(NamedTuple):
         for part in parts:
             of_part = part.highest + [0, count]
             highest = np.where(of_part[:, :1] > highest[:, :1], of_part, highest)
-            width = max(len(answer_counts), len(part.answer_counts))
-            both = (answer_counts, part.answer_counts)
-            answer_counts = sum(np.pad(counts, (0, width - len(counts))) for counts in both)
+            answer_counts = np.pad(answer_counts, (0, max(0, len(part.answer_counts) - len(answer_counts))))
+            answer_counts[: len(part.answer_counts)] += part.answer_counts
             next_sentence_counts = next_sentence_counts + part.next_sentence_counts
             arrays.append(part[:4])
             count += len(part.lengths)
