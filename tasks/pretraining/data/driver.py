@@ -66,8 +66,7 @@ def _run(settings: DataSettings, workspace: Workspace, paths: list[str], block_s
             total, num_repeated, num_parts = find_duplicates(pool, directory, blocks, settings.input_format, unit)
             repeated = {f"repeated_{unit}": num_repeated, f"repeated_{unit}_share": num_repeated / max(1, total)}
         tasks = [(number, block, num_parts) for number, block in enumerate(blocks)]
-        num_bytes = list(map(count_bytes, blocks))
-        tokenized = run_step(pool, directory, "tokenize", tokenize_block, tasks, num_bytes, "B")
+        tokenized = run_step(pool, directory, "tokenize", tokenize_block, tasks, list(map(count_bytes, blocks)), "B")
         stores = [
             (block, number, *store) for block, of_block in enumerate(tokenized) for number, store in enumerate(of_block)
         ]

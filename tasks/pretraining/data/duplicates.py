@@ -40,8 +40,7 @@ def find_duplicates(
         The numbers of lines or documents, of those that repeat an earlier one, and of parts.
     """
     tasks = [(number, block, input_format, unit) for number, block in enumerate(blocks)]
-    num_bytes = list(map(count_bytes, blocks))
-    counted = list(run_step(pool, directory, f"hash {unit}", _hash_block, tasks, num_bytes, "B"))
+    counted = list(run_step(pool, directory, f"hash {unit}", _hash_block, tasks, list(map(count_bytes, blocks)), "B"))
     num_items, num_hashes = map(sum, zip(*counted, strict=True))
     num_parts = min(_SECTIONS, num_hashes // _HASHES_PER_PART + 1)
     bounds = [_SECTIONS * part // num_parts for part in range(num_parts + 1)]

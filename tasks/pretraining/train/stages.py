@@ -53,8 +53,7 @@ def _run(settings: PretrainingSettings, strategy: tf.distribute.Strategy, starte
     config = read_architecture(settings, tokenizer.vocabulary_size())
     contents = {settings.vocab_file: tokenizer_identity(tokenizer), settings.architecture_source: config.to_dict()}
     Workers(strategy).check_equal(contents)
-    build = model_builder(settings, config, tokenizer)
-    trainer = build_trainer(settings, build, objective, strategy, num_steps)
+    trainer = build_trainer(settings, model_builder(settings, config, tokenizer), objective, strategy, num_steps)
     writes = trainer.workers.is_chief
     train_data = _read(train_files, trainer, tokenizer, settings)
     metrics, evaluation = {}, None
