@@ -320,10 +320,8 @@ def _parquet_rows(path: str) -> Rows:
         table = parquet.ParquetFile(file)
         columns, features = table.schema_arrow.names, _features_of(table.schema_arrow.metadata)
         if repeated := next((name for name, count in Counter(columns).items() if count > 1), None):
-            listed = ", ".join(map(repr, columns))
-            raise InputError(
-                f"{path}: several columns named {repeated!r}. Columns there: {listed}. Rename all but one."
-            )
+            names = ", ".join(map(repr, columns))
+            raise InputError(f"{path}: several columns named {repeated!r}. Columns there: {names}. Rename all but one.")
         rows = itertools.chain.from_iterable(batch.to_pylist() for batch in table.iter_batches())
         for line, row in enumerate(rows, 1):
             named = {name: _named_classes(value, features.get(name)) for name, value in row.items()}
