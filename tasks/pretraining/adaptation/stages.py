@@ -112,20 +112,15 @@ def _checksum(preset: str) -> int:
 
 def _split(run: StageRun, paths: list[str], input_format: str) -> dict:
     """Writes the training text and the held-out text, one sentence per line, a blank line between documents."""
-    with tempfile.TemporaryDirectory(dir=run.directory) as pipes:
-        return _split_files(run, spool_pipes(paths, pipes), input_format)
-
-
-def _split_files(run: StageRun, paths: list[str], input_format: str) -> dict:
-    num_lines = documents = 0
-    for number, _ in _lines(paths, input_format):
-        num_lines, documents = num_lines + 1, number + 1
-    has_documents = documents >= _MIN_DOCUMENTS
-    size = None if has_documents else min(_LINES, num_lines // _MIN_DOCUMENTS)
-    if size == 0:
-        raise InputError(f"--input_file: expected at least {_MIN_DOCUMENTS} lines of text, found {num_lines}.")
-    sizes, of_document, last = {"train": 0, "held_out": 0}, 0, {}
-    with files.atomic_path(run.path("text")) as directory:
+    with tempfile.TemporaryDirectory(dir=run.directory) as pipes, files.atomic_path(run.path("text")) as directory:
+        paths, num_lines, documents = spool_pipes(paths, pipes), 0, 0
+        for number, _ in _lines(paths, input_format):
+            num_lines, documents = num_lines + 1, number + 1
+        has_documents = documents >= _MIN_DOCUMENTS
+        size = None if has_documents else min(_LINES, num_lines // _MIN_DOCUMENTS)
+        if size == 0:
+            raise InputError(f"--input_file: expected at least {_MIN_DOCUMENTS} lines of text, found {num_lines}.")
+        sizes, of_document, last = {"train": 0, "held_out": 0}, 0, {}
         os.makedirs(directory)
         sinks = {side: open(os.path.join(directory, f"{side}.txt"), "w", encoding="utf-8") for side in sizes}
         with sinks["train"], sinks["held_out"]:
@@ -264,12 +259,10 @@ def _evaluate(run: StageRun, settings: AdaptSettings, tokenizer: dict) -> dict:
 
 
 def _train(run: StageRun, settings: AdaptSettings, tokenizer: dict) -> dict:
-    data = [
-        _create_data(run, settings, tokenizer, side, "start", passes)
-        for side, passes in (("train", _PASSES), ("held_out", 1))
-    ]
+    train = _create_data(run, settings, tokenizer, "train", "start", passes=_PASSES)
+    held_out = _create_data(run, settings, tokenizer, "held_out", "start", passes=1)
     own = {"output_dir": run.path("training"), "do_train": True, "dynamic_masking": True, **_MASKS}
-    metrics = _pretrain(run, settings, tokenizer, "start", *data, **own)
+    metrics = _pretrain(run, settings, tokenizer, "start", train, held_out, **own)
     figure = f"{metrics['train_steps']:,} steps, held-out masked-LM loss {metrics['masked_lm_loss']:.3f}"
     return {"figure": figure, **metrics}
 
@@ -283,19 +276,18 @@ def _pretrain(
     num_warmup_steps = min(100, settings.num_train_steps // 10)
     has_head = "next_sentence" in run.records["new tokens"]["heads"]
     own |= {"use_next_sentence": has_head and run.records["text"]["has_documents"], **_lengths(settings)}
-    return pretrain(
-        PretrainingSettings(
-            input_file=[input_file],
-            eval_input_file=[eval_input_file],
-            vocab_file=_vocabulary(run, start),
-            do_lower_case=tokenizer["lowercase"],
-            init_checkpoint=run.path(start),
-            num_warmup_steps=_CLOCK_WARMUP if settings.time_budget_minutes else num_warmup_steps,
-            do_eval=True,
-            **shared,
-            **own,
-        )
+    training = PretrainingSettings(
+        input_file=[input_file],
+        eval_input_file=[eval_input_file],
+        vocab_file=_vocabulary(run, start),
+        do_lower_case=tokenizer["lowercase"],
+        init_checkpoint=run.path(start),
+        num_warmup_steps=_CLOCK_WARMUP if settings.time_budget_minutes else num_warmup_steps,
+        do_eval=True,
+        **shared,
+        **own,
     )
+    return pretrain(training)
 
 
 def _write_result(run: StageRun, tokenizer: dict) -> dict:
