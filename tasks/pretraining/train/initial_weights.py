@@ -33,8 +33,7 @@ def attend_to_neighbors(backbone: BertBackbone) -> None:
         kernel = backbone.get_layer(f"transformer_layer_{number}").self_attention.query_key_value.kernel
         query, _, value = np.split(kernel.numpy(), 3, axis=1)
         heads = np.split(query, num_heads, axis=1)  # of [H, D]
-        places = range(number * num_heads, (number + 1) * num_heads)
-        keys = [_rotation(_distance(place), frequencies) @ head for place, head in zip(places, heads, strict=True)]
+        keys = [_rotation(_distance(place), frequencies) @ head for place, head in enumerate(heads, number * num_heads)]
         kernel.assign(np.concatenate([query, *keys, value], axis=1))
 
 
