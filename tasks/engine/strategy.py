@@ -63,9 +63,7 @@ _mirrored_strategy = functools.cache(tf.distribute.MirroredStrategy)
 
 
 @functools.cache  # A process joins a cluster once; a second start would lose the first strategy's variables.
-def _multi_worker_strategy(
-    num_gpus: int | None, addresses: tuple[str, ...], own: str
-) -> tf.distribute.MultiWorkerMirroredStrategy:
+def _multi_worker_strategy(num_gpus: int | None, addresses: tuple[str, ...], own: str) -> tf.distribute.Strategy:
     if num_gpus is not None:  # This strategy uses every visible GPU.
         tf.config.set_visible_devices(tf.config.list_physical_devices("GPU")[:num_gpus], "GPU")
     meet(addresses, own)
