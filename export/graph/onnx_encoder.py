@@ -65,7 +65,8 @@ class EncoderGraph(OnnxNodes):
         else:
             states, pooled = self._restore(rows, is_real), self._first_rows(rows)
         if self._settings.get("attention") == "left_to_right":
-            pooled = self.last(states, is_real)
+            positions = self.node("Where", is_real, self.range(self.size(is_real, 1)), self.integer(0))
+            pooled = self.node("GatherND", states, self.node("ReduceMax", positions, axes=[1]), batch_dims=1)
         pooled = self.activate(self._dense(pooled, "pooled_dense"), self._settings.get("pooler_activation", "tanh"))
         return {"sequence_output": states, "pooled_output": pooled}
 
@@ -93,9 +94,8 @@ class EncoderGraph(OnnxNodes):
         heads = np.arange(self._num_heads)
         rows = self.node("Mul", self.node("Unsqueeze", self._trimmed, self.integers(1)), self.integer(3 * len(heads)))
         # Q, K and V, [B, N, S'] each, out of T * 3 * N; and the context's, [T, N], out of B * N * S'.
-        self._pieces = [
-            self.node("Add", rows, self.constant(heads[:, np.newaxis] + kind * len(heads))) for kind in range(3)
-        ]
+        pieces = np.arange(3 * len(heads)).reshape(3, -1, 1)
+        self._pieces = [self.node("Add", rows, self.constant(offsets)) for offsets in pieces]
         head = self.node("Add", self.node("Mul", sequence, self.integer(len(heads))), self.constant(heads))
         self._back = self.node("Add", self.node("Mul", head, longest), position)
         return is_real, positions

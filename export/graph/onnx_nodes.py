@@ -66,11 +66,6 @@ class OnnxNodes:
         """Takes position 0: (B, S, ...) to (B, ...)."""
         return self.node("Gather", sequences, self.integer(0), axis=1)
 
-    def last(self, states: str, is_real: str) -> str:
-        """Takes the last position that is real, bool (B, S): (B, S, H) to (B, H)."""
-        positions = self.node("Where", is_real, self.range(self.size(is_real, 1)), self.integer(0))
-        return self.node("GatherND", states, self.node("ReduceMax", positions, axes=[1]), batch_dims=1)
-
     def dense(self, rows: str, kernel, bias) -> str:
         """Computes a dense layer without its activation."""
         return self.node("Add", self.node("MatMul", rows, self.constant(kernel)), self.constant(bias))

@@ -169,9 +169,8 @@ class ServedBackbone(BertBackbone):
 
     def _embed(self, token_ids, segment_ids, indices: _RowIndices) -> tf.Tensor:
         layer = self.get_layer("embeddings")
-        token_ids, segment_ids = (
-            tf.gather(tf.reshape(ids, [-1]), indices.position_of_row) for ids in (token_ids, segment_ids)
-        )
+        token_ids = tf.gather(tf.reshape(token_ids, [-1]), indices.position_of_row)
+        segment_ids = tf.gather(tf.reshape(segment_ids, [-1]), indices.position_of_row)
         words = layer.token_embedding.embeddings
         rows = _take(words.value if self.tied else self._matrices(words), token_ids)  # [T, H]
         rows += _take(self._matrices(layer.segment_embedding.embeddings), segment_ids)
