@@ -5,7 +5,7 @@ import os
 import shlex
 from collections.abc import Mapping
 
-import jinja2
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from export import base_path
 from keras_bert.files import absolute, is_remote
@@ -68,16 +68,11 @@ def rest_client(export_dir: str, description: Mapping) -> str:
 
 def grpc_client(export_dir: str, description: Mapping) -> str:
     """Returns a Python program that sends the example over gRPC, with `tensorflow-serving-api`."""
-    name, address = model_name(export_dir), f"{_HOST}:{GRPC_PORT}"
-    return _render("grpc_client.py.j2", name=name, address=address, columns=_columns(description))
-
-
-def _columns(description: Mapping) -> dict[str, list]:
-    """Returns the example's rows as columns: input name -> values."""
     names = list(description["signatures"]["serving_default"]["inputs"])
-    rows = description["example"]["instances"]
-    rows = [row if isinstance(row, dict) else {names[0]: row} for row in rows]
-    return {name: [row[name] for row in rows] for name in names}
+    rows = [row if isinstance(row, dict) else {names[0]: row} for row in description["example"]["instances"]]
+    columns = {name: [row[name] for row in rows] for name in names}
+    name, address = model_name(export_dir), f"{_HOST}:{GRPC_PORT}"
+    return _render("grpc_client.py.j2", name=name, address=address, columns=columns)
 
 
 # === Templates ===
@@ -110,11 +105,8 @@ def _literal(value, indent: str = "") -> str:
     return f"[\n{items}{indent}]"
 
 
-_ENVIRONMENT = jinja2.Environment(
-    loader=jinja2.PackageLoader("export"),
-    undefined=jinja2.StrictUndefined,
-    trim_blocks=True,
-    keep_trailing_newline=True,
+_ENVIRONMENT = Environment(
+    loader=PackageLoader("export"), undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True
 )
 _ENVIRONMENT.filters |= {"python": _literal, "plain": card.plain, "code": card.code}
 _ENVIRONMENT.filters["cell"] = lambda text: text.replace("|", "\\|").replace("\n", " ")
