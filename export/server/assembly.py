@@ -11,9 +11,6 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.registry import Collector
-
 from export.base_path import PER_MODEL_FILE
 from export.server.admission import Admission, Turns
 from export.server.batching import Batcher, BatchScheduler
@@ -72,20 +69,6 @@ def _loader(
     return load
 
 
-class _ModelStates(Collector):
-    """Reports the versions of all models and their states to Prometheus."""
-
-    def __init__(self, manager: ModelManager):
-        self._manager = manager
-
-    def collect(self):
-        labels = ("model_name", "version", "state")
-        family = GaugeMetricFamily("bert_serve_model_version", "Versions and their states.", labels=labels)
-        for name, status in self._manager.states():
-            family.add_metric((name, str(status.version), status.state), 1)
-        yield family
-
-
 def _config_follower(manager: ModelManager, path: str, models: Sequence[ModelSettings]) -> Callable[[], None]:
     """Returns a function that applies the configuration file if it has changed, and logs each new error."""
     current, refused, complaint = list(models), None, ""
@@ -131,7 +114,7 @@ def running_server(
             stack.callback(scheduler.close)
         load = _loader(metrics, scheduler, batching_parameters, settings)
         manager = ModelManager(load, settings)
-        metrics.registry.register(_ModelStates(manager))
+        metrics.registry.register(manager)
         max_bytes = _LONGEST_BODIES * settings.max_request_bytes
         admission = Admission(settings.max_concurrent_requests, max_bytes, metrics)
         routes = RestRoutes(manager, metrics, read_metrics_paths(settings.monitoring_config_file))

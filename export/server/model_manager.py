@@ -14,6 +14,8 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from prometheus_client.core import GaugeMetricFamily
+
 from export import base_path
 from export.server.config_files import ModelSettings, aspired_versions, in_precision
 from export.server.runtime import memory
@@ -164,6 +166,14 @@ class ModelManager:
                 for name, model in sorted(self._models.items())
                 for _, record in sorted(model.versions.items())
             ]
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Reports the versions of all models and their states to Prometheus."""
+        labels = ("model_name", "version", "state")
+        family = GaugeMetricFamily("bert_serve_model_version", "Versions and their states.", labels=labels)
+        for name, status in self.states():
+            family.add_metric((name, str(status.version), status.state), 1)
+        yield family
 
     def status(self, name: str, version: int | None = None, label: str | None = None) -> list[VersionStatus]:
         """Lists the states of a model's versions, highest first, or of one of them.
