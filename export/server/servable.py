@@ -8,6 +8,7 @@ Needs tensorflow and tensorflow_text, but none of the project's model code.
 """
 
 import contextlib
+import copy
 import logging
 import math
 import os
@@ -25,7 +26,7 @@ from tensorflow.python.saved_model import loader_impl
 from export.base_path import DESCRIPTION_FILE
 from export.server import monitoring
 from export.server.admission import Turns
-from export.server.batching import Batcher
+from export.server.batching import Arrays, Batcher
 from export.server.monitoring import Metrics
 from export.server.runtime import encoders
 from export.server.server_settings import ServerSettings
@@ -58,7 +59,7 @@ class Signature(NamedTuple):
         specs = [*self.inputs.values(), *self.outputs.values()]
         return bool(self.inputs) and all(spec.shape.rank and spec.shape[0] is None for spec in specs)
 
-    def wrong_shapes(self, arrays: Mapping[str, np.ndarray]) -> list[str]:
+    def wrong_shapes(self, arrays: Arrays) -> list[str]:
         """Returns a sentence for each input whose shape differs from the declared one."""
         return [
             f"Input {name!r}: expected shape {spec.shape}. Received: {arrays[name].shape}."
@@ -93,7 +94,9 @@ class ServedModel:
         self.directory = directory
         self.name = name
         self.version = version
-        self.description = _read_description(directory)
+        self.description = None
+        with contextlib.suppress(InputError):  # Anything but a JSON object of reasonable size counts as none.
+            self.description = read_object(os.path.join(directory, DESCRIPTION_FILE), _MAX_DESCRIPTION_BYTES)
         config = _session_config(settings)
         self._in_caller = _is_chain(self.description) and not config.inter_op_parallelism_threads
         graph, tags = tf.Graph(), settings.saved_model_tags
@@ -113,7 +116,8 @@ class ServedModel:
                 f"{directory}: cannot be loaded as a SavedModel ({first_line(error)}). Was it copied whole? Copy or "
                 "export it again."
             ) from error
-        self.signature_defs = _copies(meta_graph.signature_def)
+        # A message inside another would keep the whole other one in memory.
+        self.signature_defs = {name: copy.deepcopy(own) for name, own in sorted(meta_graph.signature_def.items())}
         self.signatures = {
             name: _signature(definition)
             for name, definition in self.signature_defs.items()
@@ -140,9 +144,7 @@ class ServedModel:
             if self.description is not None:  # Only models that bert-export wrote can be expected to work.
                 logging.getLogger(__name__).warning("%s TensorFlow does.", error)
 
-    def run(
-        self, signature_name: str, arrays: Mapping[str, np.ndarray], time_left: TimeLeft = unlimited
-    ) -> dict[str, np.ndarray]:
+    def run(self, signature_name: str, arrays: Arrays, time_left: TimeLeft = unlimited) -> dict[str, np.ndarray]:
         """Runs a signature on arrays of its types.
 
         If the model's description says how to join answers, many rows run in slices of about a second, and the
@@ -171,9 +173,7 @@ class ServedModel:
             start, done, most_bytes, most_rows = limit, done + size, _GROWTH * size, _MOST_ROWS
         return _joined(slices, self._paddings[signature_name])
 
-    def _run_in_turn(
-        self, signature_name: str, arrays: Mapping[str, np.ndarray], num_bytes: int, time_left: TimeLeft
-    ) -> dict[str, np.ndarray]:
+    def _run_in_turn(self, signature_name: str, arrays: Arrays, num_bytes: int, time_left: TimeLeft) -> Arrays:
         asked = time.monotonic()
         with self._turns.turn(num_bytes, time_left):
             start = time.monotonic()
@@ -191,7 +191,7 @@ class ServedModel:
         longest = int(outputs[padding["count"]].max(initial=1))
         return {name: array[:, :longest] if name in padding["values"] else array for name, array in outputs.items()}
 
-    def _run(self, signature_name: str, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def _run(self, signature_name: str, arrays: Arrays) -> dict[str, np.ndarray]:
         signature = self.signatures[signature_name]
         try:
             values = self._callable(signature_name)(*(arrays[name] for name in signature.inputs))
@@ -273,12 +273,6 @@ def begin_quietly(settings: ServerSettings) -> None:
         os.close(nowhere)
 
 
-def _copies(signature_defs: Mapping) -> dict[str, meta_graph_pb2.SignatureDef]:
-    """Returns copies in the order of their names; a submessage would keep its whole message in memory."""
-    copy = meta_graph_pb2.SignatureDef.FromString
-    return {name: copy(definition.SerializeToString()) for name, definition in sorted(signature_defs.items())}
-
-
 def _is_runnable(name: str, signature: meta_graph_pb2.SignatureDef) -> bool:
     """Returns whether requests may name a signature: it is not one of the loader's own, and has only dense tensors."""
     tensors = [*signature.inputs.values(), *signature.outputs.values()]
@@ -292,13 +286,6 @@ def _signature(signature: meta_graph_pb2.SignatureDef) -> Signature:
     )
     defaults = {name: tf.make_ndarray(tensor) for name, tensor in signature.defaults.items()}
     return Signature(inputs, outputs, defaults)
-
-
-def _read_description(directory: str) -> dict | None:
-    """Reads a version's description; returns None for anything but a JSON object of reasonable size."""
-    with contextlib.suppress(InputError):
-        return read_object(os.path.join(directory, DESCRIPTION_FILE), _MAX_DESCRIPTION_BYTES)
-    return None
 
 
 def _paddings(description: dict | None, signatures: Mapping[str, Signature]) -> dict[str, dict]:
@@ -328,7 +315,7 @@ def _joined(slices: list[dict[str, np.ndarray]], padding: dict) -> dict[str, np.
     return joined
 
 
-def _refusal(error: Exception, signature: Signature, arrays: Mapping[str, np.ndarray]) -> ServingError:
+def _refusal(error: Exception, signature: Signature, arrays: Arrays) -> ServingError:
     """Returns the graph's error, or an error about shapes that differ from the declared ones, the client's fault."""
     wrong = signature.wrong_shapes(arrays)
     counts = {name: len(array) for name, array in arrays.items() if array.ndim}
@@ -390,9 +377,7 @@ class Servable:
             )
         return self.model.signatures[name]
 
-    def run(
-        self, signature_name: str, arrays: Mapping[str, np.ndarray], time_left: TimeLeft, api: str
-    ) -> dict[str, np.ndarray]:
+    def run(self, signature_name: str, arrays: Arrays, time_left: TimeLeft, api: str) -> dict[str, np.ndarray]:
         """Runs a signature on arrays that fit it, in a batch if possible.
 
         Args:
