@@ -16,7 +16,7 @@ Texts may be any bytes. `token_ids` refuses ids that the model has no weights fo
 Shapes: B batch, S sequence.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import tensorflow as tf
 
@@ -103,21 +103,17 @@ def rule_breaches(signature_defs) -> list[str]:
     return breaches
 
 
-def _tensor_breaches(info) -> list[str]:
-    breaches = []
+def _tensor_breaches(info) -> Iterator[str]:
     if info.dtype in _NOT_IN_JSON:
-        breaches.append(f"is {tf.as_dtype(info.dtype).name}, which TensorFlow Serving cannot write as JSON")
+        yield f"is {tf.as_dtype(info.dtype).name}, which TensorFlow Serving cannot write as JSON"
     if info.tensor_shape.unknown_rank or not info.tensor_shape.dim or info.tensor_shape.dim[0].size != -1:
-        breaches.append("does not have the batch as its first dimension, so that requests cannot be batched")
-    return breaches
+        yield "does not have the batch as its first dimension, so that requests cannot be batched"
 
 
-def _example_breaches(name: str, signature) -> list[str]:
+def _example_breaches(name: str, signature) -> Iterator[str]:
     verb, outputs = name.capitalize(), _EXAMPLE_OUTPUTS[name]
-    breaches = []
     if set(signature.inputs) != {"inputs"}:
-        breaches.append(f"{verb} takes the input 'inputs' alone, not {sorted(signature.inputs)}")
+        yield f"{verb} takes the input 'inputs' alone, not {sorted(signature.inputs)}"
     if set(signature.outputs) != outputs:
         expected = " and ".join(map(repr, sorted(outputs)))
-        breaches.append(f"{verb} gives {expected} alone, not {sorted(signature.outputs)}")
-    return breaches
+        yield f"{verb} gives {expected} alone, not {sorted(signature.outputs)}"

@@ -11,7 +11,7 @@ import math
 import os
 import pathlib
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -120,11 +120,7 @@ class Report(NamedTuple):
 
 
 def verify(
-    directory: str,
-    probes: Sequence[Probe],
-    weight_bytes: int,
-    with_cc: str = "off",
-    rounding: Rounding = FLOAT32,
+    directory: str, probes: Sequence[Probe], weight_bytes: int, with_cc: str = "off", rounding: Rounding = FLOAT32
 ) -> Report:
     """Checks an exported directory.
 
@@ -150,7 +146,7 @@ def verify(
     with concurrent.futures.ThreadPoolExecutor(1) as pool:  # Both processes take seconds to load TensorFlow.
         cc_result = pool.submit(_verify_with_cc, directory, probes, with_cc, rounding)
         difference = _compare(directory, "", probes, fresh_answers(directory, probes), rounding)
-        cc_difference, cc_not_run = cc_result.result()
+        cc_fields = cc_result.result()
     return Report(
         signatures=sorted({probe.signature for probe in probes}),
         num_probes=len(probes),
@@ -158,32 +154,29 @@ def verify(
         num_op_kinds=len({node.op for node in _all_nodes(meta_graph)}),
         weight_bytes=weight_bytes,
         directory_bytes=directory_bytes(directory),
-        cc_difference=cc_difference,
-        cc_not_run=cc_not_run,
         tolerance=rounding.tolerance,
+        **cc_fields,
     )
 
 
-def _verify_with_cc(
-    directory: str, probes: Sequence[Probe], with_cc: str, rounding: Rounding
-) -> tuple[float | None, str]:
-    """Returns the report's `cc_difference` and `cc_not_run`."""
+def _verify_with_cc(directory: str, probes: Sequence[Probe], with_cc: str, rounding: Rounding) -> dict:
+    """Returns the report's `cc_difference` or `cc_not_run`, unless they are the defaults."""
     if with_cc not in WITH_CC:
         raise ValueError(f"`with_cc` must be one of {', '.join(WITH_CC)}. Received: with_cc={with_cc!r}")
     if with_cc == "off":
-        return None, "not asked for"
+        return {}
     compiler = cc_check.require_compiler() if with_cc == "on" else cc_check.find_compiler()
     if compiler is None:
-        return None, "no g++ with which to compile it"
+        return {"cc_not_run": "no g++ with which to compile it"}
     program = None
     try:
         program = cc_check.build_program(compiler)
         answers = cc_answers(program, directory, probes)
     except runner.ProcessError as error:
         if program is None and with_cc == "auto":
-            return None, f"it cannot be compiled: {error}"
+            return {"cc_not_run": f"it cannot be compiled: {error}"}
         raise VerificationError(_message(directory, [str(error)])) from error
-    return _compare(directory, "C++ program, ", probes, answers, rounding), ""
+    return {"cc_difference": _compare(directory, "C++ program, ", probes, answers, rounding), "cc_not_run": ""}
 
 
 def _message(directory: str, findings: list[str]) -> str:
@@ -229,19 +222,17 @@ def graph_findings(meta_graph: meta_graph_pb2.MetaGraphDef) -> list[str]:
 # === Sizes ===
 
 
-def _size_findings(directory: str, meta_graph: meta_graph_pb2.MetaGraphDef, weight_bytes: int) -> list[str]:
-    findings = []
+def _size_findings(directory: str, meta_graph: meta_graph_pb2.MetaGraphDef, weight_bytes: int) -> Iterator[str]:
     stored = stored_weight_bytes(directory)
     if stored != weight_bytes:
-        findings.append(f"{stored} bytes of weights are stored, {weight_bytes} expected (each weight once)")
+        yield f"{stored} bytes of weights are stored, {weight_bytes} expected (each weight once)"
     constants = [
         node.attr["value"].tensor.ByteSize()
         for node in _all_nodes(meta_graph)
         if node.op == "Const" and tf.as_dtype(node.attr["dtype"].type).is_floating
     ]
     if sum(constants) > _MAX_CONSTANT_BYTES:
-        findings.append(f"the graph holds {sum(constants)} bytes of floating-point constants: weights once more")
-    return findings
+        yield f"the graph holds {sum(constants)} bytes of floating-point constants: weights once more"
 
 
 def stored_weight_bytes(directory: str) -> int:
