@@ -5,7 +5,7 @@ Shapes of values follow from the signatures. Each path may name a version after 
 """
 
 import urllib.parse
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import tensorflow as tf
 
@@ -91,11 +91,8 @@ def document(manager: ModelManager) -> dict:
     paths = _search_paths(manager)
     for servable in manager.use_each():
         paths |= _paths_of(servable.name, servable.model.signatures)
-    info = {
-        "title": "bert-serve",
-        "version": "v1",
-        "description": "TensorFlow Serving's REST API, OpenAI's, rerankings.",
-    }
+    about = "TensorFlow Serving's REST API, OpenAI's, rerankings."
+    info = {"title": "bert-serve", "version": "v1", "description": about}
     components = {"schemas": _SCHEMAS, "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}}
     # Not every server asks for a key: hence the empty choice.
     return {"openapi": "3.1.0", "info": info, "paths": paths, "components": components, "security": [{}, {"key": []}]}
@@ -136,26 +133,22 @@ def _request(signature_name: str, properties: Mapping[str, Schema], optional: Se
     return _object({"signature_name": {"const": signature_name}, **properties}, [*unnamed, *optional])
 
 
-def _predict_forms(name: str, signature: Signature) -> list[tuple[Schema, Schema]]:
-    """Returns the schemas of request and answer by columns, and by rows if batchable; none if JSON lacks a type."""
+def _predict_forms(name: str, signature: Signature) -> Iterator[tuple[Schema, Schema]]:
+    """Yields the schemas of request and answer by columns, and by rows if batchable; none if JSON lacks a type."""
     specs = [*signature.inputs.values(), *signature.outputs.values()]
     if not {spec.dtype.name for spec in specs} <= {"string", *rest_api.NUMBERS}:
-        return []
-    forms = []
+        return
     for request_key, answer_key, axis in [("inputs", "outputs", 0), ("instances", "predictions", 1)]:
         if axis and not signature.is_batchable:
             continue
-        inputs, outputs = (
-            {key: _tensor(spec, axis) for key, spec in tensors.items()}
-            for tensors in (signature.inputs, signature.outputs)
-        )
+        inputs = {key: _tensor(spec, axis) for key, spec in signature.inputs.items()}
+        outputs = {key: _tensor(spec, axis) for key, spec in signature.outputs.items()}
         # A single tensor may lose its name in a request, and does so in an answer.
         asked = _any_of([_object(inputs), *(inputs.values() if len(inputs) == 1 else ())])
         answered = next(iter(outputs.values())) if len(outputs) == 1 else _object(outputs)
         if axis:
             asked, answered = _list_of(asked, at_least=1), _list_of(answered)
-        forms.append((_request(name, {request_key: asked}), _object({answer_key: answered})))
-    return forms
+        yield _request(name, {request_key: asked}), _object({answer_key: answered})
 
 
 def _tensor(spec: tf.TensorSpec, axis: int) -> Schema:
