@@ -48,15 +48,6 @@ class _Queue:
         self.tasks: deque[_Task] = deque()
         self.rows = 0
 
-    def take(self, max_rows: int) -> list["_Task"]:
-        """Removes and returns the first tasks, of at most `max_rows` together but at least one."""
-        taken, rows = [], 0
-        while self.tasks and (not taken or rows + self.tasks[0].size <= max_rows):
-            taken.append(self.tasks.popleft())
-            rows += taken[-1].size
-        self.rows -= rows
-        return taken
-
 
 class _Task:
     """One request that waits for its batch; `answer` receives its outputs or its error."""
@@ -68,13 +59,6 @@ class _Task:
         self.enqueued = time.monotonic()
         self.queued = 0.0  # Seconds.
         self.answer: concurrent.futures.Future[dict[str, np.ndarray]] = concurrent.futures.Future()
-
-    def wait(self) -> dict[str, np.ndarray]:
-        """Waits for the answer and returns it."""
-        try:
-            return self.answer.result(max(0.0, self.time_left()))
-        except TimeoutError:
-            raise too_late() from None
 
 
 class BatchScheduler:
@@ -182,7 +166,12 @@ class BatchScheduler:
                 self._changed.wait(None if soonest is None else soonest - now)
 
     def _take(self, key: _Key, queue: _Queue) -> list[_Task]:
-        tasks = queue.take(key.batcher.parameters.max_batch_size)
+        """Removes and returns the first tasks of a queue, of at most `max_batch_size` rows but at least one."""
+        tasks, rows = [], 0
+        while queue.tasks and (not tasks or rows + queue.tasks[0].size <= key.batcher.parameters.max_batch_size):
+            tasks.append(queue.tasks.popleft())
+            rows += tasks[-1].size
+        queue.rows -= rows
         if queue.tasks:
             self._queues.move_to_end(key)
         else:
@@ -239,7 +228,10 @@ class Batcher:
                 self.execute(signature_name, [task])
         if not is_alone:
             self.scheduler.submit(key, task)
-        outputs = task.wait()
+        try:
+            outputs = task.answer.result(max(0.0, time_left()))
+        except TimeoutError:
+            raise too_late() from None
         monitoring.spend(monitoring.QUEUE, task.queued)
         return outputs
 
