@@ -82,21 +82,19 @@ def predict(servable: Servable, request: predict_pb2.PredictRequest, time_left: 
 
 def classify(servable: Servable, request: classification_pb2.ClassificationRequest, time_left: TimeLeft):
     """Answers a `ClassificationRequest`; raises as `Inference.classify`."""
-    return classification_pb2.ClassificationResponse(
-        **_infer(servable, request, time_left, "Classify", _classification)
-    )
+    return _infer(classification_pb2.ClassificationResponse, _classification, "Classify", servable, request, time_left)
 
 
 def regress(servable: Servable, request: regression_pb2.RegressionRequest, time_left: TimeLeft):
     """Answers a `RegressionRequest`; raises as `Inference.regress`."""
-    return regression_pb2.RegressionResponse(**_infer(servable, request, time_left, "Regress", _regression))
+    return _infer(regression_pb2.RegressionResponse, _regression, "Regress", servable, request, time_left)
 
 
-def _infer(servable: Servable, request: Message, time_left: TimeLeft, api: str, result_of: Callable) -> dict:
-    """Returns the fields of the response to a request with examples."""
+def _infer(response_class: Callable, result_of: Callable, api: str, servable: Servable, request, time_left: TimeLeft):
+    """Answers a request with examples."""
     spec = _model_spec(servable, request.model_spec.signature_name)
     inference = Inference(servable, spec.signature_name, time_left, api)
-    return {"model_spec": spec, "result": result_of(inference, _examples(request.input))}
+    return response_class(model_spec=spec, result=result_of(inference, _examples(request.input)))
 
 
 def multi_inference(servable: Servable, request: inference_pb2.MultiInferenceRequest, time_left: TimeLeft):
@@ -153,10 +151,8 @@ def status(versions: Iterable[VersionStatus]) -> get_model_status_pb2.GetModelSt
     """Returns versions and their states as a response."""
     response = get_model_status_pb2.GetModelStatusResponse()
     for version in versions:
-        entry = response.model_version_status.add(version=version.version)
-        entry.state = get_model_status_pb2.ModelVersionStatus.State.Value(version.state)
-        entry.status.error_code = CODE_NUMBERS["UNKNOWN" if version.error else "OK"]
-        entry.status.error_message = version.error or ""
+        error = {"error_code": CODE_NUMBERS["UNKNOWN" if version.error else "OK"], "error_message": version.error}
+        response.model_version_status.add(version=version.version, state=version.state, status=error)
     return response
 
 
@@ -180,11 +176,10 @@ def _model_spec(servable: Servable, signature_name: str | None) -> model_pb2.Mod
 
 
 def _examples(message: input_pb2.Input) -> list[bytes]:
-    if message.WhichOneof("kind") == "example_list_with_context":
-        # To a parser, two concatenated messages are one message with the fields of both.
-        context = message.example_list_with_context.context.SerializeToString()
-        return [context + example.SerializeToString() for example in message.example_list_with_context.examples]
-    return [example.SerializeToString() for example in message.example_list.examples]
+    # The message holds one of the two lists. To a parser, two concatenated messages are one with the fields of both.
+    plain, with_context = message.example_list.examples, message.example_list_with_context
+    context = with_context.context.SerializeToString()
+    return [context + example.SerializeToString() for example in (*plain, *with_context.examples)]
 
 
 def _classification(asked: Inference, examples: list[bytes]) -> classification_pb2.ClassificationResult:

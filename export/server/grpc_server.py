@@ -37,10 +37,8 @@ _MAX_REFLECTIONS = 4
 Method = Callable[[Message, TimeLeft], Message]  # (request, time left) -> response; raises `ServingError`.
 
 
-def _services(
-    manager: ModelManager, metrics: Metrics, settings: ServerSettings
-) -> dict[str, dict[str, tuple[type[Message], Method]]]:
-    """Returns the methods of both services, with the class of their requests."""
+def _services(manager: ModelManager, metrics: Metrics, settings: ServerSettings) -> dict[str, dict[str, tuple]]:
+    """Returns the methods of both services: for each the class of its requests, and a `Method`."""
 
     def infer(api: str, answer: Callable, request: Message, time_left: TimeLeft) -> Message:
         spec = grpc_messages.spec_of(request)
