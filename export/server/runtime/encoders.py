@@ -9,12 +9,13 @@ from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.core.framework import function_pb2, node_def_pb2, types_pb2
+from tensorflow.core.framework import node_def_pb2, types_pb2
+from tensorflow.core.framework.function_pb2 import FunctionDef, FunctionDefLibrary
 from tensorflow.core.protobuf import meta_graph_pb2
 
 from export.base_path import ENCODERS_FILE, INT8_FILE
 from keras_bert.errors import InputError, first_line
-from keras_bert.files import is_file, read_json
+from keras_bert.files import read_optional_json
 
 # Tokens of a batch. Up to here ONNX Runtime takes 0.5 to 0.9 of TensorFlow's time, and 1.1 of it for 4,096 tokens
 # (docs/benchmarks.md).
@@ -22,12 +23,7 @@ _SMALL = 1024
 
 
 def replace(
-    meta_graph: meta_graph_pb2.MetaGraphDef,
-    directory: str,
-    *,
-    small_batches_only: bool,
-    num_threads: int = 0,
-    int8: bool = False,
+    meta_graph: meta_graph_pb2.MetaGraphDef, directory: str, *, small_batches_only: bool, num_threads: int, int8: bool
 ) -> None:
     """Replaces the encoders of a graph that is about to be loaded into the default graph, which keeps them alive.
 
@@ -42,21 +38,20 @@ def replace(
         InputError: the version describes no encoder, or ONNX Runtime refuses it, or the export chose no products for
             integers; the graph is unchanged then.
     """
-    if int8 and not is_file(os.path.join(directory, INT8_FILE)):
+    chosen = read_optional_json(os.path.join(directory, INT8_FILE)) if int8 else {"products": ()}
+    if not chosen:
         raise InputError(
             f"{directory}: nothing says which products may be 8 bits. Export the model by bert-export --int8, or leave "
             "out --precision=int8."
         )
     from export.graph.onnx_session import OnnxEncoder  # Imports ONNX Runtime, which is an extra.
 
-    path = os.path.join(directory, ENCODERS_FILE)
-    descriptions = read_json(path) if is_file(path) else []
+    descriptions = read_optional_json(os.path.join(directory, ENCODERS_FILE))
     if not descriptions:
         raise InputError(
             f"{directory}: ONNX Runtime cannot compute the encoder. Expected {ENCODERS_FILE} with its description, as "
             "bert-export writes it for float32 models that read in both directions."
         )
-    own = read_json(os.path.join(directory, INT8_FILE))["products"] if int8 else ()
     library = meta_graph.graph_def.library
     functions = {function.signature.name: function for function in library.function}
     try:
@@ -67,7 +62,7 @@ def replace(
 
         replaced = []
         for number, description in enumerate(descriptions):
-            products = own if number == 0 else ()  # The model's own encoder comes first.
+            products = chosen["products"] if number == 0 else ()  # The model's own encoder comes first.
             replaced.append((functions[description["function"]], OnnxEncoder(description, read, num_threads, products)))
     except Exception as error:  # ONNX Runtime's errors have no base of their own.
         raise InputError(f"{directory}: ONNX Runtime cannot compute the encoder ({first_line(error)}).") from error
@@ -83,18 +78,14 @@ def replace(
         _call_instead(function, encoder)
 
 
-def _copy(
-    library: function_pb2.FunctionDefLibrary, function: function_pb2.FunctionDef, name: str
-) -> function_pb2.FunctionDef:
+def _copy(library: FunctionDefLibrary, function: FunctionDef, name: str) -> FunctionDef:
     copied = library.function.add()
     copied.CopyFrom(function)
     copied.signature.name = f"{function.signature.name}_{name}"
     return copied
 
 
-def _call_by_size(
-    function: function_pb2.FunctionDef, of_small: function_pb2.FunctionDef, of_large: function_pb2.FunctionDef
-) -> None:
+def _call_by_size(function: FunctionDef, of_small: FunctionDef, of_large: FunctionDef) -> None:
     """Makes `function` call `of_small` for at most `_SMALL` tokens, else `of_large`; all have the same signature."""
     mask = tf.TensorSpec([None, None], tf.int32, "mask")
     is_small = tf.function(lambda mask: tf.reduce_sum(mask) <= _SMALL, input_signature=[mask])
@@ -110,7 +101,7 @@ def _call_by_size(
     call.attr["_lower_using_switch_merge"].b = False
 
 
-def _call(function: function_pb2.FunctionDef, op: str, **callees: function_pb2.FunctionDef) -> node_def_pb2.NodeDef:
+def _call(function: FunctionDef, op: str, **callees: FunctionDef) -> node_def_pb2.NodeDef:
     """Makes a function return what an op makes of other functions of the same signature, by attribute."""
     arguments, outputs = function.signature.input_arg, function.signature.output_arg
     call = function.node_def.add(name="encode", op=op)
@@ -123,7 +114,7 @@ def _call(function: function_pb2.FunctionDef, op: str, **callees: function_pb2.F
     return call
 
 
-def _call_instead(function: function_pb2.FunctionDef, encoder: Callable) -> None:
+def _call_instead(function: FunctionDef, encoder: Callable) -> None:
     """Replaces the body of a function by an encoder, whose inputs are the function's first three arguments."""
     ids = [tf.compat.v1.placeholder(tf.int32, [None, None]) for _ in range(3)]
     call = tf.numpy_function(encoder, ids, [tf.float32, tf.float32], stateful=False)[0].op.node_def
@@ -133,13 +124,13 @@ def _call_instead(function: function_pb2.FunctionDef, encoder: Callable) -> None
     _return(function, call)
 
 
-def _clear(function: function_pb2.FunctionDef) -> None:
+def _clear(function: FunctionDef) -> None:
     del function.node_def[:]  # `clear` came with protobuf 6.
     function.control_ret.clear()
     function.signature.control_output[:] = []
 
 
-def _return(function: function_pb2.FunctionDef, node: node_def_pb2.NodeDef) -> None:
+def _return(function: FunctionDef, node: node_def_pb2.NodeDef) -> None:
     """Makes a function return the outputs of a node."""
     for number, output in enumerate(function.signature.output_arg):
         function.ret[output.name] = f"{node.name}:output:{number}"
