@@ -72,10 +72,8 @@ class Embeddings(CountedHead):
 
     def __init__(self, model: BertBackbone, preprocessor: BertPreprocessor, has_pooler: bool = True):
         super().__init__(model, preprocessor)
-        self.token_outputs = {
-            "mean": TokenOutput(("hidden",), "sequence_output", pool="mean"),
-            "cls": TokenOutput(("hidden",), "sequence_output", pool="cls"),
-        }
+        pools = ("mean", "cls")
+        self.token_outputs = {pool: TokenOutput(("hidden",), "sequence_output", pool=pool) for pool in pools}
         if has_pooler:
             self.token_outputs["pooled"] = TokenOutput(("hidden",), "pooled_output")
 
@@ -195,8 +193,8 @@ class SentenceEmbedding(EmbeddingAnswers, CountedHead):
 
     @property
     def inputs(self):
-        read = {name: f" behind {self.prompt!r}" if self.prompt else "" for name in self.text_inputs}
-        return {name: text + read[name] for name, text in super().inputs.items()}
+        behind = f" behind {self.prompt!r}" if self.prompt else ""
+        return {name: text + behind for name, text in super().inputs.items()}
 
     def about(self):
         width = self.model.output_shape[-1]

@@ -77,10 +77,8 @@ class FillMask(MaskAnswers, Head):
         }
         undecided = (probes.undecided(ranked["values"], self.top_k) & is_mask).any(axis=1)
         of_text = {"positions": encoded["characters"], "num_masks": encoded["num_masks"]}
-        return {
-            signatures.SERVING_DEFAULT: ({**answer, **of_text}, undecided),
-            signatures.TOKEN_IDS: (answer, undecided),
-        }
+        by_text = {**answer, **of_text}
+        return {signatures.SERVING_DEFAULT: (by_text, undecided), signatures.TOKEN_IDS: (answer, undecided)}
 
     # === Other targets ===
 

@@ -47,17 +47,15 @@ class MultipleChoice(ChoiceAnswers, BestOfHead):
             "score": "float: its probability",
             "probabilities": "float (choices): of each choice",
         }
+        choice_texts = f"string ({count}): the choices"
         choices = [f"She {_ENDINGS[number % len(_ENDINGS)]}" for number in range(count)]
         return About(
             "Multiple choice",
             f"Tells which of {count} texts goes best with a text.",
             [{"text": "A woman sits at a piano.", "choices": choices}],
-            {"text": signatures.TEXT_INPUTS["text"], "choices": f"string ({count}): the choices"},
+            {"text": signatures.TEXT_INPUTS["text"], "choices": choice_texts},
             {**outputs, "choice_text": "string: its text"},
             token_outputs=outputs,
-            example_outputs={
-                "classes": f"string ({count}): the choices",
-                "scores": f"float ({count}): their probabilities",
-            },
+            example_outputs={"classes": choice_texts, "scores": f"float ({count}): their probabilities"},
             more={"num_choices": count},
         )

@@ -1,12 +1,10 @@
 """Question answering, as `bert-squad` trains it, from a question and a context of any length to the answer."""
 
-from collections.abc import Mapping
-
 import numpy as np
 import tensorflow as tf
 
 from export import signatures
-from export.heads.base import About, Answer
+from export.heads.base import About
 from export.heads.windowed import WindowedHead
 from export.verification import probes
 from export.verification.verify import TOLERANCE, rounding_scale
@@ -48,27 +46,25 @@ class QuestionAnswering(SpanAnswers, WindowedHead):
         return probes.on_cpu(lambda columns: self.read(**columns)[2].inputs, dict(texts))
 
     def expected(self, model, texts, encoded):
-        """Computes the right answers eagerly; a question is undecided if a text or place depends on rounding."""
-        logits, by_token = self.expected_tokens(model, encoded)
-        return {signatures.SERVING_DEFAULT: self._eager_answers(texts, logits), signatures.TOKEN_IDS: (by_token, None)}
+        """Computes the right answers eagerly.
 
-    def _eager_answers(self, texts: Mapping[str, np.ndarray], logits: np.ndarray) -> Answer:
-        """Answers eagerly; an answer is undecided if small random changes of the logits change it."""
+        A question is undecided if small random changes of the logits change a text or a place.
+        """
+        logits, by_token = self.expected_tokens(model, encoded)
         answer = self.answering(lambda encoded: given["logits"])
         given = {"logits": tf.constant(logits)}
-        right, count = probes.on_cpu(lambda columns: answer(**columns), dict(texts)), len(texts["question"])
-        if not count:
-            return right, np.zeros(0, bool)
+        right = probes.on_cpu(lambda columns: answer(**columns), dict(texts))
         scale, many = TOLERANCE * rounding_scale(logits), np.tile(logits, (_NUM_SHAKES, 1, 1))
         many += np.random.default_rng(0).uniform(-scale, scale, many.shape).astype(np.float32)
         given["logits"] = tf.constant(many)
         repeated = {name: np.tile(column, _NUM_SHAKES) for name, column in texts.items()}
-        shaken, undecided = probes.on_cpu(lambda columns: answer(**columns), repeated), np.zeros(count, bool)
+        shaken = probes.on_cpu(lambda columns: answer(**columns), repeated)
+        undecided = np.zeros(len(texts["question"]), bool)
         for name, values in right.items():
             if values.dtype.kind != "f":
                 differs = shaken[name].reshape(_NUM_SHAKES, *values.shape) != values
                 undecided |= differs.any(axis=(0, *range(2, differs.ndim)))
-        return right, undecided
+        return {signatures.SERVING_DEFAULT: (right, undecided), signatures.TOKEN_IDS: (by_token, None)}
 
     # === Description ===
 

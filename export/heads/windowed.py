@@ -66,10 +66,7 @@ class WordHead(WordAnswers, WindowedHead):
         answer = probes.on_cpu(self.answering(lambda _: tf.constant(logits)), texts["text"])
         is_near = probes.undecided(probes.on_cpu(tf.nn.softmax, logits)) & (encoded["padding_mask"] == 1)  # [W, S]
         undecided = np.isin(np.arange(len(texts["text"])), encoded["rows"][is_near.any(axis=1)])
-        return {
-            signatures.SERVING_DEFAULT: (answer, undecided),
-            signatures.TOKEN_IDS: (by_token, is_near.any(axis=1)),
-        }
+        return {signatures.SERVING_DEFAULT: (answer, undecided), signatures.TOKEN_IDS: (by_token, is_near.any(axis=1))}
 
 
 class TokenClassification(EntityAnswers, WordHead):
