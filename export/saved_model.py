@@ -99,21 +99,16 @@ def export_head(
     check_writable(directory)
     _check_version_is_free(directory, version)
     if is_remote(directory):
-        return _export_remotely(head, directory, version, with_cc, int8)
+        version = next_version(directory) if version is None else version
+        with atomic_path(os.path.join(directory, str(version))) as temporary:
+            os.mkdir(temporary)
+            _write(head, temporary, with_cc, int8)
+            _check_version_is_free(directory, version)  # Another export may have taken it.
+        return os.path.join(directory, str(version))
     with temporary_path(os.path.join(directory, "version")) as temporary:
         os.mkdir(temporary)
         _write(head, temporary, with_cc, int8)
         return _publish(temporary, directory, version)
-
-
-def _export_remotely(head: Head, directory: str, version: int | None, with_cc: str, int8: Mapping | None) -> str:
-    """Builds and verifies a version on this machine, then uploads it, the graph last."""
-    version = next_version(directory) if version is None else version
-    with atomic_path(os.path.join(directory, str(version))) as temporary:
-        os.mkdir(temporary)
-        _write(head, temporary, with_cc, int8)
-        _check_version_is_free(directory, version)  # Another export may have taken it.
-    return os.path.join(directory, str(version))
 
 
 def read_report(version_directory: str) -> verify.Report:
@@ -174,19 +169,13 @@ def write_graph(head: Head, model: keras.Model, directory: str) -> int:
     module.weights = [variable for variable in variables if id(variable.handle) in used]
     module.more = [*head.variables, *(weight.value for other in head.more_models for weight in other.weights)]
     tf.saved_model.save(module, directory, signatures=functions)
-    write_json(os.path.join(directory, ENCODERS_FILE), _describe_encoders([model, *head.more_models], module))
+    groups = {"weights": module.weights, "more": module.more}
+    names = {id(own): f"{group}/{number}" for group in groups for number, own in enumerate(groups[group])}
+    encoders = map(find_backbone, (model, *head.more_models))
+    described = [encoder.describe(names) for encoder in encoders if encoder.is_described]
+    write_json(os.path.join(directory, ENCODERS_FILE), described)  # For `bert-serve`, to run them in ONNX Runtime.
     numbers = (variable for variable in (*module.weights, *module.more) if variable.dtype != tf.string)
     return sum(int(np.prod(variable.shape)) * variable.dtype.size for variable in numbers)
-
-
-def _describe_encoders(models: Sequence[keras.Model], module: tf.Module) -> list[dict]:
-    """Returns what `bert-serve` needs to know about the encoders in a graph to run them in ONNX Runtime."""
-    names = {
-        id(variable): f"{group}/{number}"
-        for group in ("weights", "more")
-        for number, variable in enumerate(getattr(module, group))
-    }
-    return [encoder.describe(names) for encoder in map(find_backbone, models) if encoder.is_described]
 
 
 def _publish(temporary: str, directory: str, version: int | None) -> str:
