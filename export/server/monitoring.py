@@ -185,8 +185,7 @@ class Metrics:
             with self._tracing.request(f"{api.capitalize()} {model_name}"):
                 yield
             status = "OK"
-            microseconds = (time.perf_counter() - start) * 1e6
-            self.request_latency.labels(model_name, api, entrypoint).observe(microseconds)
+            self.request_latency.labels(model_name, api, entrypoint).observe((time.perf_counter() - start) * 1e6)
         except ServingError as error:
             status = error.code
             raise

@@ -157,12 +157,8 @@ class RestHandler(http.server.BaseHTTPRequestHandler):
             raise ServingError("FAILED_PRECONDITION", "Origin header is missing in CORS preflight")
         asked = self.headers.get("Access-Control-Request-Headers", "")
         # OpenAI's JavaScript client sends several headers of its own.
-        allowed = {"Access-Control-Allow-Headers": asked} if _HEADER_NAMES.fullmatch(asked) else {}
-        return Answer(200, "application/json", b"", allowed if self._has_cors else {})
-
-    @property
-    def _has_cors(self) -> bool:
-        return self.server.settings.rest_api_enable_cors_support
+        is_allowed = self.server.settings.rest_api_enable_cors_support and _HEADER_NAMES.fullmatch(asked)
+        return Answer(200, "application/json", b"", {"Access-Control-Allow-Headers": asked} if is_allowed else {})
 
     def _check_host(self) -> None:
         """Refuses names that a web page may have made to point at this machine (DNS rebinding)."""
@@ -301,7 +297,7 @@ class RestHandler(http.server.BaseHTTPRequestHandler):
         self._send(error_answer(invalid(text[:300], http_status=int(code))))
 
     def _send(self, answer: Answer) -> None:
-        body, common = answer.body, _CORS_HEADERS if self._has_cors else {}
+        body, common = answer.body, _CORS_HEADERS if self.server.settings.rest_api_enable_cors_support else {}
         headers = {"X-Content-Type-Options": "nosniff", **common, **answer.headers}
         if len(body) >= _LEAST_COMPRESSED_BYTES and self._takes_gzip():
             body = gzip.compress(body, compresslevel=1)

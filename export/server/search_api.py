@@ -116,7 +116,7 @@ def embed(servable: Servable, document: Mapping, time_left: TimeLeft) -> bytes:
     vectors = vectors_of(servable.model.signatures)
     if vectors is None:
         raise invalid(f"The model {servable.name!r} gives no embeddings of texts.")
-    as_base64 = _field(document, "encoding_format", _ENCODINGS, "float") == "base64"
+    write = _base64_of if _field(document, "encoding_format", _ENCODINGS, "float") == "base64" else _numbers_of
     signature_name, output = vectors
     width = servable.model.signatures[signature_name].outputs[output].shape[-1] or math.inf
     dimensions = _field(document, "dimensions", (f"from 1 to {width}", lambda n: _is_count(n) and n <= width))
@@ -133,7 +133,6 @@ def embed(servable: Servable, document: Mapping, time_left: TimeLeft) -> bytes:
     rows = Inference(servable, signature_name, time_left).predict(arrays, [output])[output][:, :dimensions]
     if dimensions is not None:
         rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
-    write = _base64_of if as_base64 else _numbers_of
     data = ",".join(
         f'{{"object": "embedding", "index": {number}, "embedding": {write(row)}}}' for number, row in enumerate(rows)
     )

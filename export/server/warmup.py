@@ -37,9 +37,7 @@ def warm_up(servable: Servable, repetitions: int) -> None:
     path = os.path.join(servable.model.directory, WARMUP_FILE)
     if not is_file(path):
         return
-    start = time.perf_counter()
-    count = 0
-    status = "FAILED"
+    start, count, status = time.perf_counter(), 0, "FAILED"
     try:
         for count, record in enumerate(tf.data.TFRecordDataset(path).as_numpy_iterator(), 1):
             if count > _MAX_RECORDS:

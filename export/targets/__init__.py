@@ -6,7 +6,7 @@ and have the tokenizer beside them, and `bfloat16/1`, a SavedModel with the base
 """
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from keras_bert.errors import InputError
 from keras_bert.files import atomic_path, write_json
@@ -17,12 +17,7 @@ _FILES = {"onnx": ("ONNX", "model.onnx"), "litert": ("LiteRT", "model.tflite")}
 
 
 def write(
-    names: Sequence[str],
-    head,
-    export_dir: str,
-    version_directory: str,
-    with_cc: str = "off",
-    int8: Collection[str] = (),
+    names: Sequence[str], head, export_dir: str, version_directory: str, with_cc: str = "off", int8: Sequence[str] = ()
 ) -> list[str]:
     """Writes a version's other targets, each checked against it.
 
@@ -54,7 +49,7 @@ def write(
     return lines
 
 
-def _write_by_token_ids(name: str, head, directory: str, version_directory: str, int8: Collection[str]) -> list[str]:
+def _write_by_token_ids(name: str, head, directory: str, version_directory: str, int8: Sequence[str]) -> list[str]:
     from export import saved_model
     from export.targets import real_text
 

@@ -64,8 +64,7 @@ def measure(head: Head, float_directory: str, directory: str) -> list[str]:
 def describe(cost: real_text.Cost, times: Mapping[int, float]) -> list[str]:
     """Returns accuracy and speed as text; `times` by the rows of a request, relative to float32."""
     named = f", {cost.num_named - cost.num_changed} of {cost.num_named} names alike" if cost.num_named else ""
-    pays = max(times.values()) < 1.0
-    verdict = "it pays on this CPU" if pays else "it does not pay on this CPU, but for its size"
+    verdict = "it pays on this CPU" if max(times.values()) < 1.0 else "it does not pay on this CPU, but for its size"
     return [
         f"accuracy: {cost.num_texts} real texts, difference from float32 {cost.mean:.1e} in the mean, "
         f"{cost.largest:.1e} at most{named}",
