@@ -110,7 +110,15 @@ class ModelManager:
             ServingError: (NOT_FOUND) no such model or version is available; (INVALID_ARGUMENT) no such label.
         """
         with self._lock:
-            record = self._find(name, version, label)
+            model = self._models.get(name)
+            if model and label is not None:
+                version = self._version_of(model, label)
+            available = model.available() if model else {}
+            number = max(available, default=None) if version is None else version
+            if number not in available:
+                asked = f"Latest({name[:200]})" if version is None else f"Specific({name[:200]}, {version})"
+                raise ServingError("NOT_FOUND", f"Servable not found for request: {asked}")
+            record = available[number]
             record.users += 1
             servable = record.servable
         try:
@@ -126,17 +134,6 @@ class ModelManager:
         for name in self.names():
             with contextlib.suppress(ServingError), self.use(name) as servable:  # It may just have been unloaded.
                 yield servable
-
-    def _find(self, name: str, version: int | None, label: str | None) -> _Version:
-        model = self._models.get(name)
-        if model and label is not None:
-            version = self._version_of(model, label)
-        available = model.available() if model else {}
-        number = max(available, default=None) if version is None else version
-        if number not in available:
-            asked = f"Latest({name[:200]})" if version is None else f"Specific({name[:200]}, {version})"
-            raise ServingError("NOT_FOUND", f"Servable not found for request: {asked}")
-        return available[number]
 
     @staticmethod
     def _version_of(model: _Model, label: str) -> int:
