@@ -68,6 +68,20 @@ class WordHead(WordAnswers, WindowedHead):
         undecided = np.isin(np.arange(len(texts["text"])), encoded["rows"][is_near.any(axis=1)])
         return {signatures.SERVING_DEFAULT: (answer, undecided), signatures.TOKEN_IDS: (by_token, is_near.any(axis=1))}
 
+    # === Description ===
+
+    def about_spans(self, title: str, summary: str, texts: Mapping[str, str], scores: str, **more) -> About:
+        """Describes the listed spans, with `texts` for the outputs before their places; `more` is for `About`."""
+        outputs = {
+            **texts,
+            "starts": f"int32 ({self.listed}): the character of the text at which each starts, then -1",
+            "ends": f"int32 ({self.listed}): the character after its last, then -1",
+            "scores": f"float ({self.listed}): {scores}, then 0.0",
+            f"num_{self.listed}": "int32: how many there are; lists are padded to the longest of the batch",
+            "truncated": "bool: whether some of the text was not read",
+        }
+        return About(title, summary, [EXAMPLE], {"text": f"string: any bytes; {self.read_part}"}, outputs, **more)
+
 
 class TokenClassification(EntityAnswers, WordHead):
     """A tagger of words, as `bert-ner` trains it, read as entities with their places; see `EntityAnswers`."""
@@ -84,20 +98,14 @@ class TokenClassification(EntityAnswers, WordHead):
     # === Description ===
 
     def about(self):
-        return About(
+        return self.about_spans(
             "Entities",
             f"Finds entities in texts: {', '.join(filter(None, self.find_entities.types))}.",
-            [EXAMPLE],
-            {"text": f"string: any bytes; {self.read_part}"},
             {
                 "entities": 'string (entities): parts of the text, then ""',
                 "types": 'string (entities): theirs, then ""',
-                "starts": "int32 (entities): the character of the text at which each starts, then -1",
-                "ends": "int32 (entities): the character after its last, then -1",
-                "scores": "float (entities): mean probability of the tags of its words, then 0.0",
-                "num_entities": "int32: how many there are; lists are padded to the longest of the batch",
-                "truncated": "bool: whether some of the text was not read",
             },
+            "mean probability of the tags of its words",
             token_outputs={
                 "tags": 'string (sequence): of each token; "" beyond the lengths',
                 "scores": "float (sequence): the tags' probabilities; 0.0 beyond the lengths",
@@ -113,18 +121,10 @@ class TokenRegression(WordScoreAnswers, WordHead):
     trained_settings = ("doc_stride",)
 
     def about(self):
-        return About(
+        return self.about_spans(
             "Scores of words",
             "Gives each word of a text a number, on the scale that it was trained on.",
-            [EXAMPLE],
-            {"text": f"string: any bytes; {self.read_part}"},
-            {
-                "words": 'string (words): the words of the text, then ""',
-                "starts": "int32 (words): the character of the text at which each starts, then -1",
-                "ends": "int32 (words): the character after its last, then -1",
-                "scores": "float (words): the words' numbers, then 0.0",
-                "num_words": "int32: how many there are; lists are padded to the longest of the batch",
-                "truncated": "bool: whether some of the text was not read",
-            },
+            {"words": 'string (words): the words of the text, then ""'},
+            "the words' numbers",
             token_outputs={"scores": "float (sequence): of each token; 0.0 beyond the lengths"},
         )
