@@ -51,7 +51,12 @@ def build_program(compiler: str) -> str:
     Raises:
         ProcessError: the program does not compile, or the cache cannot be written.
     """
-    command = _compile_command(compiler)
+    folder = tf.sysconfig.get_lib()
+    libraries = [os.path.join(folder, name) for name in _LIBRARIES]
+    # -O1: the program only moves bytes. -w: the warnings are those of TensorFlow's headers. --no-as-needed: the session
+    # and the ops register themselves when libtensorflow_cc is loaded, though the program calls nothing of it by name.
+    flags = ["-O1", "-w", *tf.sysconfig.get_compile_flags()]
+    command = [compiler, *flags, SOURCE, "-Wl,--no-as-needed", *libraries, f"-Wl,-rpath,{folder}"]
     version = runner.run([compiler, "--version"])
     with open(SOURCE, "rb") as file:
         inputs = [file.read(), version.encode(), tf.__version__.encode(), *(part.encode() for part in command)]
@@ -70,15 +75,6 @@ def cache_directory() -> str:
     """Returns the directory of compiled programs: `$XDG_CACHE_HOME/keras-bert-zoo`, by default below `~/.cache`."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return os.path.join(os.path.abspath(base), "keras-bert-zoo")
-
-
-def _compile_command(compiler: str) -> list[str]:
-    folder = tf.sysconfig.get_lib()
-    libraries = [os.path.join(folder, name) for name in _LIBRARIES]
-    # -O1: the program only moves bytes. -w: the warnings are those of TensorFlow's headers. --no-as-needed: the session
-    # and the ops register themselves when libtensorflow_cc is loaded, though the program calls nothing of it by name.
-    flags = ["-O1", "-w", *tf.sysconfig.get_compile_flags()]
-    return [compiler, *flags, SOURCE, "-Wl,--no-as-needed", *libraries, f"-Wl,-rpath,{folder}"]
 
 
 def op_libraries() -> list[str]:
