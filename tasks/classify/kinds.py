@@ -68,7 +68,7 @@ class Kind:
 
 
 class Scores(Kind):
-    statistics = metrics.SCORE_METRICS
+    statistics = shared_metrics.SCORE_METRICS
 
     def objective(self, smoothing):
         from tasks.fine_tuning.objectives import SquaredError

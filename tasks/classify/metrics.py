@@ -12,14 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tasks.fine_tuning import doubt
-from tasks.fine_tuning.metrics import (
-    accuracy,
-    class_scores,
-    mean_squared_error,
-    pearson,
-    pearson_spearman_mean,
-    spearman,
-)
+from tasks.fine_tuning.metrics import accuracy, class_scores
 
 # === Figures of classes: true and predicted classes, int, shape (N,) ===
 
@@ -48,7 +41,6 @@ def matthews_correlation(labels: np.ndarray, predictions: np.ndarray) -> float:
 
 
 CLASS_METRICS = {metric.__name__: metric for metric in (accuracy, f1, accuracy_f1_mean, matthews_correlation)}
-SCORE_METRICS = {metric.__name__: metric for metric in (pearson_spearman_mean, pearson, spearman, mean_squared_error)}
 
 
 # === Several labels per row: true and given labels, bool, shape (N, C) ===

@@ -111,6 +111,9 @@ def mean_squared_error(labels: np.ndarray, predictions: np.ndarray) -> float:
     return float(np.mean((labels - predictions) ** 2))
 
 
+SCORE_METRICS = {metric.__name__: metric for metric in (pearson_spearman_mean, pearson, spearman, mean_squared_error)}
+
+
 # === For metrics.json and the report ===
 
 

@@ -7,6 +7,7 @@ from sklearn import metrics as oracle
 
 from tasks.classify import kinds, metrics
 from tasks.classify.glue import TASKS
+from tasks.fine_tuning import metrics as shared_metrics
 from tasks.report.bootstrap import interval
 
 
@@ -131,15 +132,15 @@ def test_figures_by_hand():
     )  # The F1 of class 1, not of the more frequent class.
     # Deviations -1 0 1 and -1 1 0: 1 / 2; squares 0, 1, 1.
     numbers, answers = np.array([1.0, 2.0, 3.0]), np.array([1.0, 3.0, 2.0])
-    assert metrics.pearson(numbers, answers) == pytest.approx(0.5) == metrics.spearman(numbers, answers)
-    assert metrics.mean_squared_error(numbers, answers) == pytest.approx(2 / 3)
+    assert shared_metrics.pearson(numbers, answers) == pytest.approx(0.5) == shared_metrics.spearman(numbers, answers)
+    assert shared_metrics.mean_squared_error(numbers, answers) == pytest.approx(2 / 3)
 
 
 def test_a_constant_answer_scores_nothing():
     labels = np.array([1, 1, 0, 1])
     assert figure("matthews_correlation", labels, np.ones(4, int)) == 0.0
     assert figure("f1", *np.zeros((2, 4), int)) == 0.0 == figure("f1", labels, np.zeros(4, int))
-    for score in (metrics.pearson, metrics.spearman, metrics.pearson_spearman_mean):
+    for score in (shared_metrics.pearson, shared_metrics.spearman, shared_metrics.pearson_spearman_mean):
         assert score(np.array([1.0, 2.0]), np.array([3.0, 3.0])) == 0.0 == score(np.array([1.0]), np.array([2.0]))
 
 
@@ -158,7 +159,7 @@ def test_intervals_are_those_of_resampled_rows(yes_no, scores):
         assert (low, high) == pytest.approx(rows, abs=1e-9)
         assert low < of_rows(labels, predictions) < high < low + 0.15
     low, high = kinds.Scores().intervals(("pearson",), *scores)["pearson"]
-    assert low < metrics.pearson(scores[0], scores[1][:, 0]) < high < low + 0.1
+    assert low < shared_metrics.pearson(scores[0], scores[1][:, 0]) < high < low + 0.1
 
 
 @pytest.mark.parametrize("kind", ["four classes", "never right", "one answer", "one class", "one row"])
