@@ -25,11 +25,6 @@ class Split:
     name: str = ""
     submission: str | None = None
 
-    @property
-    def tfds_name(self) -> str:
-        """The split's name in TensorFlow Datasets."""
-        return self.files[0].replace("dev", "validation", 1)
-
 
 @dataclasses.dataclass(frozen=True)
 class TableTask:
@@ -76,10 +71,6 @@ class TableTask:
     dev: tuple[Split, ...] = (Split(("dev",)),)
     test: tuple[Split, ...] = (Split(("test",)),)
     tfds_texts: tuple[str, str] | None = None
-
-    def splits(self, kind: str) -> tuple[Split, ...]:
-        """Returns the files of a kind: "train", "dev" or "test"."""
-        return {"train": self.train, "dev": self.dev, "test": self.test}[kind]
 
     def columns(self, with_labels: bool = True) -> list[str]:
         """Returns the columns of a row: first text, second text if there is one, and if wanted the label columns."""

@@ -88,7 +88,7 @@ class Classify(task.Task):
     # === Data ===
 
     def read(self, split, bad_rows):
-        sources, file = self.table_task.splits(split), getattr(self.settings, f"{split}_file")
+        sources, file = getattr(self.table_task, split), getattr(self.settings, f"{split}_file")
         if not sources:
             raise InputError(
                 f"--task_name={self.table_task.name}: GLUE has no {split} file of it. It can only be predicted: "
@@ -99,7 +99,7 @@ class Classify(task.Task):
         name, parts = self.settings.tfds_name, []
         read_table = functools.partial(data.read_tfds, name, self.settings.data_dir) if name else data.read_table
         for source in sources[:1] if file else sources:
-            path = (file or source.tfds_name) if name else self._find(split, source)
+            path = (file or source.files[0].replace("dev", "validation", 1)) if name else self._find(split, source)
             table = read_table(path, self.table_task, bad_rows, with_labels=split != "test")
             parts.append(task.Part(split, table, source.name))
         return parts
@@ -117,7 +117,7 @@ class Classify(task.Task):
         model = directory and read_spec(self, directory)
         if not (is_open or may_be_several or model):
             return {}, ()
-        path = self._find(splits[0], table_task.splits(splits[0])[0])
+        path = self._find(splits[0], getattr(table_task, splits[0])[0])
         of_file = columns.read_columns(path, settings.column_names)
         named = (settings.text_column, settings.text_pair_column, *(settings.label_column or "").split(","))
         rest = {name: column for name, column in of_file.items() if name not in named}

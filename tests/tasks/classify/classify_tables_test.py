@@ -237,7 +237,7 @@ def test_a_file_without_one_usable_row_is_refused(tmp_path):
 
 def find(task_name="table", split="dev", **settings) -> str:
     task = Classify(ClassifySettings(output_dir="", task_name=task_name, **settings))
-    return task._find(split, task.table_task.splits(split)[0])
+    return task._find(split, getattr(task.table_task, split)[0])
 
 
 def test_find_split(tmp_path):
