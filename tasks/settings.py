@@ -213,6 +213,10 @@ class Settings(Values):
         names = [field.name for field in dataclasses.fields(self) if field.metadata["rule"].identifies]
         return {name: getattr(self, name) for name in names}
 
+    def changed(self, *names: str) -> list[str]:
+        """Lists the flags of the named settings that differ from their defaults."""
+        return [f"--{name}" for name in names if getattr(self, name) != getattr(type(self), name)]
+
 
 def kinds_of(cls: type) -> dict[str, tuple[type, bool]]:
     """Returns the type of each setting's value (`str`, `int`, `float` or `bool`), and whether it is a list of them.

@@ -116,10 +116,6 @@ class ClassifySettings(LongTextSettings, rare_labels.RareLabelSettings):
         pooled = ["--long_text"] if self.long_text in POOLED else []
         return [*(f"--{name}" for name in searched), *pooled, *self.changed(*_CONTRARY)]
 
-    def changed(self, *names: str) -> list[str]:
-        """Lists the flags of the named settings that differ from their defaults."""
-        return [f"--{name}" for name in names if getattr(self, name) != getattr(type(self), name)]
-
     def table_task(self) -> TableTask:
         """Returns the task, with the columns named by the settings.
 

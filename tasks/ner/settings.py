@@ -8,7 +8,6 @@ from tasks.fine_tuning.word_task import WordSettings
 from tasks.settings import changeable, replaced, setting
 from tasks.text.tags import SCHEMES
 
-ENCODERS = ("trained", "frozen")
 # A BiLSTM starts from random weights. It needs a higher rate, more epochs, and Adam's bias correction, also with
 # --bert_config_file.
 FROZEN_DEFAULTS = {"learning_rate": 1e-3, "optimizer": "adamw", "num_train_epochs": 10.0}
@@ -32,7 +31,7 @@ class NerSettings(WordSettings, RareLabelSettings):
     encoder: str = setting(
         "trained",
         "trained: fine-tune the encoder; frozen: train a BiLSTM on features of its layers.",
-        choices=ENCODERS,
+        choices=tuple(OWN),
         subject="model",
     )
     # The spec identifies a run by its layers and their combination.
@@ -64,10 +63,9 @@ class NerSettings(WordSettings, RareLabelSettings):
         if self.encoder == "frozen":
             self.fill_in(**FROZEN_DEFAULTS)
         super().__post_init__()
-        other = next(encoder for encoder in ENCODERS if encoder != self.encoder)
-        for name in OWN[other]:
-            if getattr(self, name) != self.__dataclass_fields__[name].default:
-                raise InputError(f"--{name} is for --encoder={other}, not for --encoder={self.encoder}. Leave it out.")
+        other = next(encoder for encoder in OWN if encoder != self.encoder)
+        for flag in self.changed(*OWN[other]):
+            raise InputError(f"{flag} is for --encoder={other}, not for --encoder={self.encoder}. Leave it out.")
         # Several workers would write the same features.
         if self.encoder == "frozen" and self.distribution_strategy == "multi_worker_mirrored":
             raise InputError("--encoder=frozen runs on one machine. Give another --distribution_strategy.")
