@@ -310,7 +310,12 @@ class Classify(task.Task):
         figures = self.checkpoint_figures(answers)
         intervals = kind.intervals(self.table_task.metrics, labels, outputs)
         is_wrong = (kind.predict(outputs, spec) != labels).reshape(len(labels), -1).any(axis=1)
-        show = functools.partial(self._show, answers)
+
+        def show(row: int) -> list[tuple[str, str]]:
+            texts = list(zip(self.table_task.columns(with_labels=False), part.rows.texts_of(row), strict=True))
+            expected, predicted = kind.show(labels[row], outputs[row], spec)
+            return [*texts, ("expected", expected), ("predicted", predicted), ("row", part.rows.place(row))]
+
         evaluation = task.Evaluation(
             figures,
             intervals,
@@ -333,36 +338,25 @@ class Classify(task.Task):
         temperature = answers.trained.spec.temperature
         return {"thresholds": self.choose(answers, temperature)["thresholds"]} if self.settings.precision else {}
 
-    def _show(self, answers: task.Answers, row: int) -> list[tuple[str, str]]:
-        """Returns the captioned texts of a row for the report."""
-        table, spec = answers.part.rows, answers.trained.spec
-        texts = list(zip(self.table_task.columns(with_labels=False), table.texts_of(row), strict=True))
-        expected, predicted = spec.kind.show(answers.labels[row], answers.outputs[row], spec)
-        return [*texts, ("expected", expected), ("predicted", predicted), ("row", table.place(row))]
-
     def write_predictions(self, answers, output_dir):
-        """Writes `predictions.tsv`: index (of the row, from 0), prediction or labels, and probabilities of classes."""
+        """Writes `predictions.tsv`: index (of the row, from 0), prediction or labels, and probabilities of classes.
+
+        A task of GLUE also gets the file that GLUE's server takes, with the columns `index` and `prediction`.
+        """
         table, spec = answers.part.rows, answers.trained.spec
         name = f"predictions_{answers.part.name}.tsv" if answers.part.name else "predictions.tsv"
         paths = [os.path.join(output_dir, name)]
         spec.kind.write(paths[0], answers.outputs, spec, table.numbers)
         split = next(split for split in self.table_task.test if split.name == answers.part.name)
         if split.submission is not None:
+            # GLUE refuses a file that lacks a row. Rows left out by `--bad_rows=skip` get the most frequent answer, or
+            # the mean score. Thresholds are ignored: every row gets its most probable label.
+            texts, other = spec.kind.to_submit(answers.outputs, spec.labels, self.table_task.score_range)
+            by_number = dict(zip(table.numbers, texts, strict=True))
+            rows = ([number, by_number.get(number, other)] for number in range(table.num_rows))
             paths.append(os.path.join(output_dir, split.submission))
-            self._write_submission(paths[-1], answers)
+            write_table(paths[-1], ["index", "prediction"], rows)
         return paths, {"test_rows": len(table.texts)}
-
-    def _write_submission(self, path: str, answers: task.Answers) -> None:
-        """Writes the file that GLUE takes, with the columns `index` and `prediction`.
-
-        GLUE refuses a file that lacks a row. Rows left out by `--bad_rows=skip` get the most frequent answer, or the
-        mean score. Thresholds are ignored: every row gets its most probable label.
-        """
-        table, spec = answers.part.rows, answers.trained.spec
-        texts, other = spec.kind.to_submit(answers.outputs, spec.labels, self.table_task.score_range)
-        by_number = dict(zip(table.numbers, texts, strict=True))
-        rows = ([number, by_number.get(number, other)] for number in range(table.num_rows))
-        write_table(path, ["index", "prediction"], rows)
 
 
 def _explain(trained: task.Trained, mistakes: list[Mistake]) -> list[Mistake]:
