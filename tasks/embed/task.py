@@ -145,7 +145,11 @@ class Embed(task.Task):
         return [texts[0] for texts in rows.texts]
 
     def _check_evaluated(self, table):
-        check_matches(table)
+        if table.num_texts < 2:
+            raise InputError(
+                f"{table.path}: a row has one text. Expected a text and its match, to evaluate by. "
+                "To train without an evaluation, give --do_train alone."
+            )
         if directory := self.settings.reranker_dir:
             read_reranker(directory)
             if table.scores is not None:
@@ -225,13 +229,12 @@ class Embed(task.Task):
 
     def _encode_table(self, part, trained):
         table, tokenizer, limit = part.rows, trained.tokenizer, trained.spec.sequence_length
-        copies = 2 if part.split == "train" and table.num_texts == 1 else 1
-        prompts = [trained.spec.query_prompt, *[trained.spec.passage_prompt] * (table.num_texts * copies - 1)]
-        prompts = prompts[:1] * copies if table.num_texts == 1 else prompts
-        texts = [prompt + text for row in table.texts for prompt, text in zip(prompts, row * copies, strict=True)]
-        num_texts = table.num_texts * copies
+        rows, prompts = table.texts, [trained.spec.query_prompt, *[trained.spec.passage_prompt] * (table.num_texts - 1)]
+        if part.split == "train" and table.num_texts == 1:
+            rows, prompts = [row * 2 for row in rows], prompts * 2
+        texts = [prompt + text for row in rows for prompt, text in zip(prompts, row, strict=True)]
         title, long_text = f"tokenize {part.title}", trained.spec.long_text
-        examples = encode_texts(texts, None, tokenizer, limit, title, num_texts, long_text)
+        examples = encode_texts(texts, None, tokenizer, limit, title, len(prompts), long_text)
         scores = np.zeros(len(table.lines), np.float32)
         if table.scores is not None:
             scores = (np.array(table.scores) / trained.spec.scale_of(table)).astype(np.float32)
@@ -347,19 +350,6 @@ def mark_prompts(examples, prompts: list[str], tokenizer):
     counts = np.minimum(np.resize(counts, len(lengths)), lengths - 1)
     is_prompt = places < np.repeat(counts, lengths)
     return examples._replace(segment_ids=examples.segment_ids + 2 * is_prompt.astype(examples.segment_ids.dtype))
-
-
-def check_matches(table: data.Table) -> None:
-    """Checks that a table can be used for an evaluation.
-
-    Raises:
-        InputError: the rows have a single text.
-    """
-    if table.num_texts < 2:
-        raise InputError(
-            f"{table.path}: a row has one text. Expected a text and its match, to evaluate by. "
-            "To train without an evaluation, give --do_train alone."
-        )
 
 
 def load_scorer(directory: str, batch_size: int) -> retrieval.Scorer:
