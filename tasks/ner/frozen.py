@@ -12,7 +12,6 @@ from tasks.features.settings import DEFAULT_LAYERS, choose_layers, layer_name
 from tasks.fine_tuning.task import Encoded, Spec
 from tasks.fine_tuning.word_task import WordSource, make_examples
 from tasks.ner.task import Ner, class_names, make_labels
-from tasks.text.word_windows import Windows
 
 
 class FrozenSpec(Spec):
@@ -132,14 +131,7 @@ class FrozenNer(Ner):
         vectors = load_features(directory, windows, trained.encoder.extractor, self.settings.eval_batch_size)
         labels = None if documents.tags is None else self.number(documents.tags, spec)
         numbers = np.arange(len(documents.tokens), dtype=np.int32)
-        words = Windows(
-            token_ids=numbers,
-            row_splits=documents.sentence_splits,
-            places=numbers,
-            sentence_lengths=windows.sentence_lengths,
-        )
-        return Encoded(
-            examples=make_examples(words, labels)._replace(vectors=vectors),
-            lengths=windows.sentence_lengths,
-            source=WordSource(windows, labels),
-        )
+        # Each word is a token, whose vector the model looks up by its number.
+        words = windows._replace(token_ids=numbers, row_splits=documents.sentence_splits, places=numbers)
+        examples = make_examples(words, labels)._replace(vectors=vectors)
+        return Encoded(examples, windows.sentence_lengths, WordSource(windows, labels))
