@@ -226,12 +226,8 @@ class Squad(task.Task):
         final = apply_threshold(best, chosen.get(THRESHOLD, 0.0))
         scores = metrics.score_each(questions, final.predictions, with_negative)
         losses, _ = metrics.score_windows(answers.outputs, answers.encoded.examples)
-        figures = {
-            **metrics.score_all(questions, final.predictions, with_negative),
-            **thresholds,
-            **chosen,
-            "loss": float(losses.mean()),
-        }
+        figures = {**metrics.score_all(questions, final.predictions, with_negative), **thresholds, **chosen}
+        figures["loss"] = float(losses.mean())
         intervals = metrics.intervals(scores)
         return task.Evaluation(
             figures,
