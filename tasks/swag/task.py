@@ -126,27 +126,20 @@ class Swag(task.Task):
     def evaluate(self, answers, results):
         logits, labels, figures = answers.outputs, answers.labels, self.checkpoint_figures(answers)
         num_choices, predictions = logits.shape[1], logits.argmax(axis=-1)
-        details = {"chance_accuracy": 1.0 / num_choices, "rows": len(labels)}
+        intervals, chance = metrics.intervals({"accuracy": metrics.accuracy}, labels, predictions), 1.0 / num_choices
+        details = {"chance_accuracy": chance, "rows": len(labels)}
+        scores = [*metrics.headline_scores(figures, intervals), Score("accuracy of chance", chance)]
         if "train_label_counts" in results:
-            details["majority_accuracy"] = metrics.majority_accuracy(results["train_label_counts"], labels)
-        intervals = metrics.intervals({"accuracy": metrics.accuracy}, labels, predictions)
-        captions = {
-            "accuracy of chance": "chance_accuracy",
-            "accuracy of the place most often right": "majority_accuracy",
-        }
+            majority = metrics.majority_accuracy(results["train_label_counts"], labels)
+            details["majority_accuracy"] = majority
+            scores.append(Score("accuracy of the place most often right", majority))
+        choices = [f"choice {number}" for number in range(num_choices)]
         return task.Evaluation(
             figures,
             intervals,
             details,
-            scores=[
-                *metrics.headline_scores(figures, intervals),
-                *(Score(caption, details[name]) for caption, name in captions.items() if name in details),
-                Score("loss", figures["loss"], percent=False),
-            ],
-            confusion=(
-                [f"choice {number}" for number in range(num_choices)],
-                metrics.confusion_matrix(labels, predictions, num_choices),
-            ),
+            scores=[*scores, Score("loss", figures["loss"], percent=False)],
+            confusion=(choices, metrics.confusion_matrix(labels, predictions, num_choices)),
             **show_answers(answers.part.rows, logits),
         )
 
