@@ -129,12 +129,8 @@ class WordTask(task.Task):
         tokenizer = PythonBertTokenizer.of(trained.tokenizer)
         windows = make_windows(documents, tokenizer, spec.sequence_length, spec.doc_stride, spec.document_context)
         labels = None if documents.tags is None else self.number(documents.tags, spec)
-        return task.Encoded(
-            examples=make_examples(windows, labels),
-            lengths=windows.sentence_lengths,
-            source=WordSource(windows, labels),
-            places=windows.places,
-        )
+        source = WordSource(windows, labels)
+        return task.Encoded(make_examples(windows, labels), windows.sentence_lengths, source, windows.places)
 
     def window_details(self, answers: task.Answers) -> dict[str, int]:
         """Describes the windows of an evaluated file for `metrics.json`."""
