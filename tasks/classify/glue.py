@@ -6,7 +6,7 @@ has labels. A user's own table may have any format that `tasks.text.rows` reads.
 
 import dataclasses
 
-from tasks.classify.kinds import Kind, LabelSets, Scores, kind_of
+from tasks.classify.kinds import LabelSets, Scores
 from tasks.text.rows import EXTENSIONS
 
 
@@ -85,10 +85,6 @@ class TableTask:
     def own_label(self, label):
         """Returns the task's label for one of `class_names`, and any other label unchanged."""
         return self.labels[self.class_names.index(label)] if label in self.class_names else label
-
-    @property
-    def kind(self) -> Kind:
-        return kind_of(self.is_regression, self.is_multi_label)
 
     def as_regression(self) -> "TableTask":
         """Returns this task with numbers instead of labels."""

@@ -149,11 +149,9 @@ class Classes(Kind):
 
     def write(self, path, outputs, spec, numbers):
         shares = np.exp(shared_metrics.log_softmax(outputs / spec.temperature))
-        least, best = spec.thresholds or [0.0] * len(spec.labels), shares.argmax(axis=1)
-        answers = (
-            spec.labels[number] if row[number] >= least[number] else NO_LABEL
-            for number, row in zip(best, shares, strict=True)
-        )
+        least, best = np.array(spec.thresholds or [0.0] * len(spec.labels)), shares.argmax(axis=1)
+        is_given = shares.max(axis=1) >= least[best]
+        answers = (spec.labels[number] if given else NO_LABEL for number, given in zip(best, is_given, strict=True))
         shared_metrics.write_answers(path, "prediction", numbers, answers, spec.labels, shares)
 
     def to_submit(self, outputs, classes, score_range):

@@ -246,7 +246,7 @@ class Classify(task.Task):
         return Content(self.groups(rows), answers, rows.place, counts)
 
     def strata(self, rows):
-        return self.table_task.kind.strata(rows.labels)
+        return kind_of(self.table_task.is_regression, self.table_task.is_multi_label).strata(rows.labels)
 
     def describe(self, rows, encoded, spec):
         described, counts = super().describe(rows, encoded, spec), Counter(data.each_label(rows.labels))
