@@ -136,14 +136,11 @@ class ClassifySettings(LongTextSettings, rare_labels.RareLabelSettings):
         if self.has_several_labels:
             self._check_several_labels(chosen)
             chosen = chosen.as_multi_label(self.marked_labels, self.label_separator)
-        named = {
-            "text_column": self.text_column,
-            "text_pair_column": self.text_pair_column,
-            "label_column": self.label_column,
-            "headerless_columns": self.column_names and tuple(self.column_names),
-        }
+        named = {name: getattr(self, name) for name in ("text_column", "text_pair_column", "label_column")}
         chosen = dataclasses.replace(chosen, **{name: value for name, value in named.items() if value})
-        return dataclasses.replace(chosen, test_has_header=chosen.test_has_header and not self.column_names)
+        if self.column_names:
+            chosen = dataclasses.replace(chosen, headerless_columns=tuple(self.column_names), test_has_header=False)
+        return chosen
 
     @property
     def has_several_labels(self) -> bool:
