@@ -69,9 +69,7 @@ def unseen_thresholds(logits: np.ndarray, labels: np.ndarray, precision: float |
 def _best_f1_threshold(shares: np.ndarray, is_true: np.ndarray) -> float:
     if is_true.sum() < doubt.LEAST_MISTAKES:
         return 0.5
-    order = np.argsort(-shares, kind="stable")
-    shares, hits = shares[order], np.cumsum(is_true[order])
-    is_last = np.append(np.diff(shares) != 0, True)  # Labels of equal probability are given together.
+    shares, hits, is_last = doubt.ranked(shares, is_true)
     scores = np.where(is_last, _f1_of_counts(hits, np.arange(1, len(hits) + 1) + hits[-1]), -1.0)
     return doubt.threshold_after(shares, int(scores.argmax()))
 
@@ -100,9 +98,8 @@ def probabilities(logits: np.ndarray) -> np.ndarray:
 
 
 def _average_precision(is_true: np.ndarray, scores: np.ndarray) -> float:
-    order = np.argsort(-scores, kind="stable")
-    is_last = np.append(np.diff(scores[order]) != 0, True)  # Equal scores share a threshold.
-    hits, given = np.cumsum(is_true[order])[is_last], np.flatnonzero(is_last) + 1
+    _, hits, is_last = doubt.ranked(scores, is_true)  # Equal scores share a threshold.
+    hits, given = hits[is_last], np.flatnonzero(is_last) + 1
     return float(np.sum(np.diff(hits, prepend=0) * hits / given) / max(1, hits[-1]))
 
 

@@ -107,11 +107,21 @@ def least_confidence(confidence: np.ndarray, is_right: np.ndarray, precision: fl
         is_right: whether each answer is right, bool, shape (N,).
         precision: wanted share of right answers.
     """
-    order = np.argsort(-confidence, kind="stable")
-    confidence, rights = confidence[order], np.cumsum(is_right[order])
-    is_last = np.append(np.diff(confidence) != 0, True)  # Answers of equal confidence are given together.
+    confidence, rights, is_last = ranked(confidence, is_right)
     enough = np.flatnonzero(is_last & (rights >= precision * (np.arange(len(rights)) + 2)))
     return threshold_after(confidence, enough[-1]) if len(enough) else NEVER
+
+
+def ranked(scores: np.ndarray, is_hit: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Sorts scores, the highest first, and counts the hits up to each.
+
+    Returns:
+        The scores; the counts; and whether each score is the last of its value, since answers of equal scores are given
+        together.
+    """
+    order = np.argsort(-scores, kind="stable")
+    scores = scores[order]
+    return scores, np.cumsum(is_hit[order]), np.append(np.diff(scores) != 0, True)
 
 
 def threshold_after(confidence: np.ndarray, last: int) -> float:
@@ -226,8 +236,7 @@ def _describe(details: dict[str, Any], threshold: float, precision: float | None
 
 def _risks(confidence: np.ndarray, is_right: np.ndarray) -> np.ndarray:
     """Returns the share of mistakes among the 1, 2, ... N most confident answers: float64, shape (N,)."""
-    order = np.argsort(-confidence, kind="stable")
-    return np.cumsum(~is_right[order]) / np.arange(1, len(order) + 1)
+    return ranked(confidence, ~is_right)[1] / np.arange(1, len(confidence) + 1)
 
 
 def _panels(answers: list[tuple[str, tuple[np.ndarray, np.ndarray]]]) -> list[tuple[str, list[Series], Axes]]:
