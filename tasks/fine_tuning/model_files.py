@@ -45,9 +45,8 @@ def taking_texts(model, tokenizer, task: dict):
         yield
         return
     make = model.preprocessor_cls
-    model.preprocessor = make(
-        tokenizer, **{name: task[name] for name in inspect.signature(make).parameters if name in task}
-    )
+    options = {name: task[name] for name in inspect.signature(make).parameters if name in task}
+    model.preprocessor = make(tokenizer, **options)
     yield
     model.preprocessor = None
 
