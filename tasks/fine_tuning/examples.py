@@ -135,14 +135,11 @@ def train_batches(
     lengths: np.ndarray, batch_size: int, seed: int, start_step: int, num_steps: int, shares: np.ndarray | None = None
 ) -> np.ndarray:
     """Returns the example indices of the batches `[start_step, num_steps)`: int64, shape (batches, batch_size)."""
-    epoch = start_step * batch_size // len(lengths)
-    first = epoch * len(lengths) // batch_size
-    batches, count = [np.empty((0, batch_size), np.int64)], first
-    while count < num_steps:
-        batches.append(epoch_batches(lengths, batch_size, seed, epoch, shares))
-        count += len(batches[-1])
-        epoch += 1
-    return np.concatenate(batches)[start_step - first : max(num_steps - first, 0)]
+    epochs = range(start_step * batch_size // len(lengths), -(-num_steps * batch_size // len(lengths)))
+    batches = [epoch_batches(lengths, batch_size, seed, epoch, shares) for epoch in epochs]
+    first = epochs.start * len(lengths) // batch_size
+    batches = np.concatenate([np.empty((0, batch_size), np.int64), *batches])
+    return batches[start_step - first : max(num_steps - first, 0)]
 
 
 # === Batches ===
