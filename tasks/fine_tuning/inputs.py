@@ -194,14 +194,13 @@ def complete(task: Task) -> Task:
     Raises:
         InputError: as in `TaskData.recognize_columns` and `best_installed`.
     """
-    settings, preset = task.settings, None
+    settings = task.settings
     chosen, columns = task.recognize_columns()
     if chosen:
         flags = shlex.join(flag_of(name, value) for name, value in chosen.items())
         print(f"Columns: {flags} (of {', '.join(columns)})")
-    if settings.do_train and not (settings.preset or settings.init_checkpoint or settings.bert_config_file):
-        preset = best_installed()
-    if preset:
+    is_open = not (settings.preset or settings.init_checkpoint or settings.bert_config_file)
+    if settings.do_train and is_open and (preset := best_installed()):
         chosen["preset"] = preset
         print(f"Preset: --preset={preset} (the best that is installed)")
     return dataclasses.replace(task, settings=dataclasses.replace(settings, **chosen))
