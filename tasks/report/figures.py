@@ -9,8 +9,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-WIDTH, HEIGHT = 360, 220  # About the width of a panel on a phone and on a desktop.
-LEFT, RIGHT, TOP, BOTTOM = 46, WIDTH - 8, 12, HEIGHT - 34  # The edges of the plot within its panel.
 MAX_SERIES = 5  # The style sheet has this many colours and dashes.
 _MAX_POINTS = 400  # Points per curve, more than a panel has pixels. Longer curves are averaged.
 _MAX_BARS = 40
@@ -26,7 +24,8 @@ class Axes:
         x_label: label of the horizontal axis.
     """
 
-    left, right, top, bottom, width, height = LEFT, RIGHT, TOP, BOTTOM, WIDTH, HEIGHT
+    width, height = 360, 220  # About the width of a panel on a phone and on a desktop.
+    left, right, top, bottom = 46, width - 8, 12, height - 34  # The edges of the plot within its panel.
 
     def __init__(self, x: tuple[float, float], y: tuple[float, float], x_label: str):
         self.x_label = x_label
@@ -35,10 +34,10 @@ class Axes:
         self._x, self._y = (x[0], max(x[1], x[0] + 1e-9)), (self.y_ticks[0], self.y_ticks[-1])
 
     def x(self, value: float) -> float:
-        return round(LEFT + (value - self._x[0]) / (self._x[1] - self._x[0]) * (RIGHT - LEFT), 2)
+        return round(self.left + (value - self._x[0]) / (self._x[1] - self._x[0]) * (self.right - self.left), 2)
 
     def y(self, value: float) -> float:
-        return round(BOTTOM + (value - self._y[0]) / (self._y[1] - self._y[0]) * (TOP - BOTTOM), 2)
+        return round(self.bottom + (value - self._y[0]) / (self._y[1] - self._y[0]) * (self.top - self.bottom), 2)
 
 
 class Series(NamedTuple):
