@@ -180,10 +180,10 @@ class Classify(task.Task):
         return self.adjust_spec(spec)
 
     def adjust_spec(self, spec):
-        if spec.num_texts == 2 and self.settings.long_text not in (None, LONG_TEXTS[0]):
+        long_text = self.settings.long_text
+        if spec.num_texts == 2 and long_text not in (None, LONG_TEXTS[0]):
             raise InputError(
-                f"--long_text={self.settings.long_text} is for single texts: the longer text of a pair is cut first. "
-                "Leave it out."
+                f"--long_text={long_text} is for single texts: the longer text of a pair is cut first. Leave it out."
             )
         has_none = NO_LABEL in spec.labels and not spec.multi_label
         if self.settings.precision and (spec.is_regression or has_none):
@@ -191,7 +191,7 @@ class Classify(task.Task):
             raise InputError(
                 f"--precision={self.settings.precision} answers {NO_LABEL!r} in doubt, and {what}. Leave it out."
             )
-        return self.settings.with_long_text(spec)
+        return spec if long_text is None else dataclasses.replace(spec, long_text=long_text)
 
     def _name_classes(self, source: str, num_outputs: int, labels: list[str] | None) -> list[str]:
         """Returns the class names of a checkpoint, in the spelling of the task if they differ only in letter case."""

@@ -203,9 +203,8 @@ class Embed(task.Task):
         return self.adjust_spec(spec)
 
     def adjust_spec(self, spec):
-        given = {name: getattr(self.settings, name) for name in ("query_prompt", "passage_prompt")}
-        spec = dataclasses.replace(spec, **{name: text for name, text in given.items() if text is not None})
-        spec = self.settings.with_long_text(spec)
+        given = {name: getattr(self.settings, name) for name in ("query_prompt", "passage_prompt", "long_text")}
+        spec = dataclasses.replace(spec, **{name: value for name, value in given.items() if value is not None})
         if spec.long_text in POOLED and not spec.include_prompt and (spec.query_prompt or spec.passage_prompt):
             raise InputError(
                 f"--long_text={spec.long_text}: the pooling of this model leaves prompts out, which windows lack. Give "

@@ -261,10 +261,6 @@ class LongTextSettings(SplitSettings):
                 "number anew. Leave out one of them; --long_text=head_tail keeps one sequence a text."
             )
 
-    def with_long_text(self, spec):
-        """Returns a spec that reads long texts as the flag says, if it was given."""
-        return spec if self.long_text is None else dataclasses.replace(spec, long_text=self.long_text)
-
 
 def check_positions(sequence_length: int, positions: int, source: str) -> None:
     """Checks that an encoder has enough positions for sequences of this length.
