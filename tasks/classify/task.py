@@ -285,12 +285,11 @@ class Classify(task.Task):
 
     def encode(self, part, trained):
         table, spec, tokenizer, limit = part.rows, trained.spec, trained.tokenizer, trained.spec.sequence_length
-        title, long_text = f"tokenize {part.title}", spec.long_text
-        examples = encode_texts(table.texts, table.text_pairs, tokenizer, limit, title, long_text=long_text)
+        texts, title = (table.texts, table.text_pairs), f"tokenize {part.title}"
+        examples = encode_texts(*texts, tokenizer, limit, title, long_text=spec.long_text)
         if table.labels is not None:
             examples = examples._replace(labels={"labels": spec.kind.encode(table.labels, spec.labels)})
-        lengths = lengths_before_cutting(examples, table.texts, table.text_pairs, tokenizer, limit)
-        return task.Encoded(examples, lengths)
+        return task.Encoded(examples, lengths_before_cutting(examples, *texts, tokenizer, limit))
 
     # === Answers ===
 
