@@ -237,11 +237,10 @@ class Embed(task.Task):
         scores = np.zeros(len(table.lines), np.float32)
         if table.scores is not None:
             scores = (np.array(table.scores) / trained.spec.scale_of(table)).astype(np.float32)
-        lengths = lengths_before_cutting(examples, texts, None, tokenizer, limit)
         examples = examples._replace(labels={"labels": scores})
         if not trained.spec.include_prompt:
             examples = mark_prompts(examples, prompts, tokenizer)
-        return task.Encoded(examples, lengths)
+        return task.Encoded(examples, lengths_before_cutting(examples, texts, None, tokenizer, limit))
 
     # === Model ===
 
