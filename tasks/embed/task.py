@@ -322,12 +322,20 @@ class Embed(task.Task):
         ends = {name: metrics.intervals({name: np.mean}, values)[name] for name, values in columns.items()}
         figures = {name: float(values.mean()) for name, values in columns.items()}
         loss = float(ranking.losses.mean())
+
+        def show(number: int) -> list[tuple[str, str]]:
+            row = ranking.questions[number]
+            first_row, column = ranking.passages[ranking.best[number][0]]
+            texts = [("line", str(table.lines[row])), ("question", table.texts[row][0]), ("match", table.texts[row][1])]
+            return [*texts, ("its rank", str(ranking.ranks[number])), ("found first", table.texts[first_row][column])]
+
         return task.Evaluation(
             {**figures, "loss": loss},
             ends,
             {"rows": len(table.lines), "questions": len(ranking.questions), "passages": count},
             scores=[*metrics.headline_scores(figures, ends), Score("loss", loss, percent=False)],
-            **show_ranking(table, ranking),
+            # A question is a mistake if its match is not the first passage found.
+            **metrics.shown_rows(ranking.losses, ranking.ranks > 1, show),
             notes=notes,
         )
 
@@ -366,15 +374,3 @@ def cosines(vectors: np.ndarray) -> np.ndarray:
     """Returns the cosine of each row's first two texts: (N, K, D) to float64 (N,)."""
     vectors = unit(vectors.astype(np.float64))
     return np.sum(vectors[:, 0] * vectors[:, 1], axis=-1)
-
-
-def show_ranking(table: data.Table, ranking: retrieval.Ranking) -> dict:
-    """Returns the `shown_rows`: questions, which are mistakes if their match is not the first passage found."""
-
-    def show(number: int) -> list[tuple[str, str]]:
-        row = ranking.questions[number]
-        first_row, column = ranking.passages[ranking.best[number][0]]
-        texts = [("line", str(table.lines[row])), ("question", table.texts[row][0]), ("match", table.texts[row][1])]
-        return [*texts, ("its rank", str(ranking.ranks[number])), ("found first", table.texts[first_row][column])]
-
-    return metrics.shown_rows(ranking.losses, ranking.ranks > 1, show)

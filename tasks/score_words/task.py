@@ -68,13 +68,26 @@ class ScoreWords(WordTask):
         statistics = {name: getattr(metrics, name) for name in ("pearson", "spearman", "mean_squared_error")}
         figures = {name: statistic(true, predicted) for name, statistic in statistics.items()}
         ends = metrics.intervals(statistics, true, predicted)
+        losses = np.square(scores.astype(np.float64) - answers.outputs[:, 0])
+        sentence_of = np.repeat(np.arange(documents.num_sentences), np.diff(documents.sentence_splits))
+        sentences = documents.split(documents.tokens)
+
+        def show(word: int) -> list[tuple[str, str]]:
+            return [
+                ("word", documents.tokens[word]),
+                ("sentence", " ".join(sentences[sentence_of[word]])),
+                ("expected", f"{scores[word]:g}"),
+                ("predicted", f"{answers.outputs[word, 0]:.3f}"),
+                ("where", f"{documents.path}:{documents.lines[word]}"),
+            ]
+
         return task.Evaluation(
             {**figures, "loss": figures["mean_squared_error"]},
             ends,
             {"words": len(true), "sentences": documents.num_sentences, **self.window_details(answers)},
             scores=metrics.headline_scores(figures, ends),
             predictions=(true, predicted),
-            **show_words(documents, scores, answers.outputs[:, 0]),
+            **metrics.shown_rows(losses, losses > 0, show),  # The words with the largest errors, in their sentences.
         )
 
     def checkpoint_figures(self, answers):
@@ -108,27 +121,3 @@ def check_numbers(documents: Documents, bad_rows) -> Documents:
         return f"expected a number, or {NO_SCORE} for a word without one, found {text!r}. {NUMBER_CURE}"
 
     return documents if documents.tags is None else leave_out_faulty(documents, find_fault, bad_rows)
-
-
-def show_words(documents: Documents, scores: np.ndarray, predicted: np.ndarray) -> dict:
-    """Returns the `shown_rows`: words, each with its sentence. The worst have the largest errors.
-
-    Args:
-        documents: N words.
-        scores: true numbers, float, shape (N,), NaN for a word without one.
-        predicted: float, shape (N,).
-    """
-    losses = np.square(scores.astype(np.float64) - predicted)
-    sentence_of = np.repeat(np.arange(documents.num_sentences), np.diff(documents.sentence_splits))
-    sentences = documents.split(documents.tokens)
-
-    def show(word: int) -> list[tuple[str, str]]:
-        return [
-            ("word", documents.tokens[word]),
-            ("sentence", " ".join(sentences[sentence_of[word]])),
-            ("expected", f"{scores[word]:g}"),
-            ("predicted", f"{predicted[word]:.3f}"),
-            ("where", f"{documents.path}:{documents.lines[word]}"),
-        ]
-
-    return metrics.shown_rows(losses, losses > 0, show)
