@@ -69,8 +69,7 @@ def require_extra(extra: str, needed_by: str) -> None:
     Raises:
         InputError: a package is missing. The message says what needs it, and how to install the extra.
     """
-    missing = missing_packages(extra)
-    if missing:
+    if missing := missing_packages(extra):
         raise InputError(f"{needed_by} needs {', '.join(missing)}. Run: pip install 'keras-bert-zoo[{extra}]'")
 
 

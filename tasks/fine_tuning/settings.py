@@ -221,8 +221,7 @@ class SplitSettings(FineTuningSettings):
         Raises:
             InputError: no file or several files match, or the format is unknown.
         """
-        file = getattr(self, f"{split}_file")
-        if file:
+        if file := getattr(self, f"{split}_file"):
             path = expand_file(f"--{split}_file", file)
             if not any_extension and os.path.splitext(path)[1].lower() not in extensions:
                 raise InputError(f"{path}: expected a file name that ends in {' or '.join(extensions)}.")

@@ -122,8 +122,7 @@ def first_answer(question: Question) -> tuple[str, int, int] | None:
     """Returns (text, first word, last word) of the first answer that occurs at its place in the context, or None."""
     words = split_context(question.context)
     for text, start in question.answers:
-        span = find_answer(words, len(question.context), text, start)
-        if span is not None:
+        if (span := find_answer(words, len(question.context), text, start)) is not None:
             return text, *span
     return None
 
