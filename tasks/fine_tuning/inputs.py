@@ -69,14 +69,12 @@ def read_inputs(task: Task) -> Inputs:
     spec, directory = None, None
     if settings.do_train:
         spec = task.make_spec(parts[0].rows)
-    else:
-        directory = find_trained(settings)
-        if directory is not None:
-            spec = task.adjust_spec(read_spec(task, directory))
-            for field, value in dataclasses.asdict(spec).items():
-                name, given = given_for(settings, field)
-                if given not in (None, value):
-                    print(f"{flag_of(name, given)} has no effect: {directory} was trained with {value}.")
+    elif (directory := find_trained(settings)) is not None:
+        spec = task.adjust_spec(read_spec(task, directory))
+        for field, value in dataclasses.asdict(spec).items():
+            name, given = given_for(settings, field)
+            if given not in (None, value):
+                print(f"{flag_of(name, given)} has no effect: {directory} was trained with {value}.")
     if spec is not None:
         parts = [task.match(part, spec, bad_rows) for part in parts]
     for split, share in held_out.items():
