@@ -226,6 +226,5 @@ def kinds_of(cls: type) -> dict[str, tuple[type, bool]]:
 def _kind_of(hint) -> tuple[type, bool]:
     if isinstance(hint, types.UnionType):
         hint = next(kind for kind in typing.get_args(hint) if kind is not type(None))
-    if typing.get_origin(hint) is list:
-        return typing.get_args(hint)[0], True
-    return hint, False
+    is_list = typing.get_origin(hint) is list
+    return typing.get_args(hint)[0] if is_list else hint, is_list
