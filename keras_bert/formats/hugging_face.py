@@ -16,24 +16,18 @@ from absl import logging
 from keras_bert.config import BertConfig, is_foreign
 from keras_bert.errors import InputError, shown
 from keras_bert.files import read_object, read_optional_json
-from keras_bert.formats import hugging_face_tokenizer, sentence_transformers
+from keras_bert.formats import hugging_face_tokenizer, sentence_transformers, weight_names
 from keras_bert.formats.checkpoint import Checkpoint, StoredTensor, check_depth, collect, listed
 from keras_bert.formats.hugging_face_files import CONFIG_FILE, WeightFile, find_weights, open_weights
 from keras_bert.formats.hugging_face_out import write as write
-from keras_bert.formats.weight_names import (
-    DISTILBERT,
-    ELECTRA,
-    HUGGING_FACE,
-    WeightSource,
-    encoder_sources,
-    head_sources,
-)
+from keras_bert.formats.weight_names import WeightSource, encoder_sources, head_sources
 
 _TABLE = "embeddings.word_embeddings.weight"
 # The tied output layer of the masked-LM head: copies of the word table and the bias, which some files store.
 _DECODER = {"cls.predictions.decoder.weight": _TABLE, "cls.predictions.decoder.bias": "cls.predictions.bias"}
 _DECODER |= dict.fromkeys(("vocab_projector.weight", "generator_lm_head.weight"), _TABLE)
-_NAMES = {"bert": HUGGING_FACE, "distilbert": DISTILBERT, "electra": ELECTRA}  # The table's column, by model_type.
+# The table's column, by model_type.
+_NAMES = {"bert": weight_names.HUGGING_FACE, "distilbert": weight_names.DISTILBERT, "electra": weight_names.ELECTRA}
 _SEGMENTS = "embeddings/segment_embedding/embeddings"
 _BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")  # Numbers from 0, and zeros; not weights.
 _CLASSIFIERS = {"ForTokenClassification": "token_classification", "ForMultipleChoice": "multiple_choice"}
