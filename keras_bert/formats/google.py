@@ -8,7 +8,7 @@ In `bert_config.json`, `"gelu"` means the tanh form (modeling.py:264); for the e
 
 import contextlib
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 from absl import logging
@@ -58,22 +58,18 @@ def open_checkpoint(path: str) -> Iterator[Checkpoint]:
     stored = TensorFlowCheckpoint(prefix)
     available = {name: stored.tensor(name) for name in stored.shapes}
     tensors, missing = collect(encoder_sources(GOOGLE, config.num_layers), available, prefix)
-    _check_complete(prefix, config.num_layers, available, missing)
+    missing = [name for name in missing if not name.startswith("bert/pooler/")]
+    if missing:
+        raise InputError(
+            f"{prefix}: lacks {listed(missing)}. Expected the variables of a BERT with {config.num_layers} layers by "
+            f"{CONFIG_FILE}, found {listed(sorted(available))}."
+        )
+    check_depth(available, "bert/encoder/layer_", config.num_layers, prefix, CONFIG_FILE)
     for head in HEADS:
         head_tensors, missing = collect(head_sources(GOOGLE, head), available, prefix)
         if not missing:
             tensors.update(head_tensors)
     yield Checkpoint("google", path, config, tensors)
-
-
-def _check_complete(prefix: str, num_layers: int, available: Collection[str], missing: list[str]) -> None:
-    missing = [name for name in missing if not name.startswith("bert/pooler/")]
-    if missing:
-        raise InputError(
-            f"{prefix}: lacks {listed(missing)}. Expected the variables of a BERT with {num_layers} layers by "
-            f"{CONFIG_FILE}, found {listed(sorted(available))}."
-        )
-    check_depth(available, "bert/encoder/layer_", num_layers, prefix, CONFIG_FILE)
 
 
 def read_tokenizer(path: str) -> dict | None:
