@@ -574,3 +574,8 @@ def read_object(path: str, most_bytes: int | None = MOST_TEXT) -> dict:
 def read_optional_json(path: str):
     """Reads a JSON file as `read_json` does; returns {} if there is no such file."""
     return read_json(path) if is_file(path) else {}
+
+
+def read_optional_object(path: str) -> dict:
+    """Reads a JSON file as `read_object` does; returns {} if there is no such file."""
+    return read_object(path) if is_file(path) else {}

@@ -15,7 +15,7 @@ from absl import logging
 
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
-from keras_bert.files import read_object, write_json, write_lines
+from keras_bert.files import read_optional_object, write_json, write_lines
 from keras_bert.formats import hugging_face_files, tensorflow_files
 from keras_bert.formats.checkpoint import Checkpoint, check_depth, check_heads_follow_encoder, collect, listed
 from keras_bert.formats.tensorflow_files import TensorFlowCheckpoint, find_prefix, find_vocabulary, mentions
@@ -76,8 +76,7 @@ def read_tokenizer(path: str) -> dict | None:
     vocabulary = find_vocabulary(path) if matches(path) else None
     if vocabulary is None:
         return None
-    file = _config_file(path)
-    lowercase = read_object(file).get(_LOWERCASE) if os.path.isfile(file) else None
+    lowercase = read_optional_object(_config_file(path)).get(_LOWERCASE)
     return {"vocabulary": vocabulary, "lowercase": lowercase if isinstance(lowercase, bool) else None}
 
 

@@ -6,7 +6,7 @@ import os
 from absl import logging
 
 from keras_bert.errors import InputError, shown
-from keras_bert.files import read_object
+from keras_bert.files import read_optional_object
 from keras_bert.formats.checkpoint import listed
 from keras_bert.vocabulary import SPECIAL_TOKENS
 
@@ -34,7 +34,7 @@ def read_tokenizer(path: str) -> dict | None:
         InputError: the files ask for rules other than BERT's.
     """
     fast_file, settings_file = os.path.join(path, FAST_FILE), os.path.join(path, SETTINGS_FILE)
-    fast, settings = _optional_object(fast_file), _optional_object(settings_file)
+    fast, settings = read_optional_object(fast_file), read_optional_object(settings_file)
     vocabulary, model = os.path.join(path, VOCABULARY_FILE), fast.get("model")
     has_pieces = isinstance(model, dict) and "vocab" in model  # Keras uses the same file name.
     if not os.path.isfile(vocabulary) and not has_pieces:
@@ -55,16 +55,12 @@ def read_tokenizer(path: str) -> dict | None:
     return {"vocabulary": vocabulary, "lowercase": lowercase}
 
 
-def _optional_object(file: str) -> dict:
-    return read_object(file) if os.path.isfile(file) else {}
-
-
 def _added_tokens(path: str, fast: dict, settings: dict) -> tuple[str, ...]:
     """Returns the tokens that transformers extracts before it splits a text into words, except BERT's special ones."""
-    more = (settings, _optional_object(os.path.join(path, _MAP_FILE)))
+    more = (settings, read_optional_object(os.path.join(path, _MAP_FILE)))
     lists = [source.get(key) for source in more for key in ("additional_special_tokens", "extra_special_tokens")]
     lists += [fast.get("added_tokens"), settings.get("added_tokens_decoder")]
-    lists.append(list(_optional_object(os.path.join(path, _ADDED_FILE))))
+    lists.append(list(read_optional_object(os.path.join(path, _ADDED_FILE))))
     tokens = []
     for items in lists:
         items = items.values() if isinstance(items, dict) else items if isinstance(items, list) else ()

@@ -13,7 +13,7 @@ from safetensors.numpy import save_file
 
 from keras_bert.config import POOLINGS
 from keras_bert.errors import InputError, shown
-from keras_bert.files import read_json, read_object, read_optional_json, write_json
+from keras_bert.files import read_json, read_object, read_optional_json, read_optional_object, write_json
 from keras_bert.formats.checkpoint import Checkpoint, StoredTensor, collect
 from keras_bert.formats.hugging_face_files import SAFETENSORS_FILE, open_weights
 from keras_bert.formats.hugging_face_tokenizer import SETTINGS_FILE
@@ -63,7 +63,7 @@ def _arguments(path: str) -> dict:
     arguments = {"pooling": _pooling(pooling_file), "normalize": normalize, **_prompts(path)}
     arguments["include_prompt"] = read_object(pooling_file).get("include_prompt") is not False
     file = os.path.join(path, _PROMPTS_FILE)
-    similarity = read_object(file).get("similarity_fn_name") if os.path.isfile(file) else None
+    similarity = read_optional_object(file).get("similarity_fn_name")
     if similarity not in (None, "cosine") and not (normalize and similarity == "dot"):
         message = "%s: its similarity_fn_name is %s; similarity and search compare by cosine here."
         logging.log_first_n(logging.WARNING, message, 1, file, similarity)
@@ -112,7 +112,7 @@ def _pooling(file: str) -> str:
 
 def _prompts(path: str) -> dict:
     file = os.path.join(path, _PROMPTS_FILE)
-    config = read_object(file) if os.path.isfile(file) else {}
+    config = read_optional_object(file)
     prompts, default = config.get("prompts") or {}, config.get("default_prompt_name")
     if not isinstance(prompts, dict) or not all(isinstance(text, str) for text in prompts.values()):
         raise InputError(f"{file}: expected prompts to be texts by name, found {shown(prompts)}.")
@@ -125,8 +125,7 @@ def _sequence_length(path: str) -> int | None:
     # Since version 6 it is in the tokenizer's settings. Tokenizers without a limit have a number of 31 digits there.
     path = encoder_path(path)
     keys = ((_LENGTH_FILE, "max_seq_length"), (SETTINGS_FILE, "model_max_length"))
-    files = ((os.path.join(path, file), key) for file, key in keys)
-    lengths = [read_object(file).get(key) for file, key in files if os.path.isfile(file)]
+    lengths = [read_optional_object(os.path.join(path, file)).get(key) for file, key in keys]
     return next((length for length in lengths if isinstance(length, int) and 2 < length < 2**16), None)
 
 
@@ -137,7 +136,7 @@ def check_case(path: str, lowercase: bool | None) -> bool | None:
         InputError: sentence-transformers lower-cases texts for a cased tokenizer, and so keeps their accents.
     """
     file = os.path.join(path, _LENGTH_FILE)
-    if not os.path.isfile(file) or not read_object(file).get("do_lower_case"):
+    if not read_optional_object(file).get("do_lower_case"):
         return lowercase
     if lowercase is False:
         raise InputError(
