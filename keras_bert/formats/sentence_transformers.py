@@ -58,8 +58,8 @@ def read_settings(path: str) -> dict:
 
 
 def _arguments(path: str) -> dict:
-    pooling, dense, normalize = _find_modules(path)
-    pooling_file = os.path.join(path, pooling, _CONFIG)
+    modules = _find_modules(path)
+    pooling_file, normalize = os.path.join(path, modules["Pooling"], _CONFIG), "Normalize" in modules
     arguments = {"pooling": _pooling(pooling_file), "normalize": normalize, **_prompts(path)}
     arguments["include_prompt"] = read_object(pooling_file).get("include_prompt") is not False
     file = os.path.join(path, _PROMPTS_FILE)
@@ -67,9 +67,9 @@ def _arguments(path: str) -> dict:
     if similarity not in (None, "cosine") and not (normalize and similarity == "dot"):
         message = "%s: its similarity_fn_name is %s; similarity and search compare by cosine here."
         logging.log_first_n(logging.WARNING, message, 1, file, similarity)
-    if dense is None:
+    if "Dense" not in modules:
         return arguments
-    file = os.path.join(path, dense, _CONFIG)
+    file = os.path.join(path, modules["Dense"], _CONFIG)
     config = read_object(file)
     name = str(config.get("activation_function", "activation.Tanh"))
     activation = next((ours for theirs, ours in _ACTIVATIONS.items() if name.endswith(theirs)), "")
@@ -79,8 +79,8 @@ def _arguments(path: str) -> dict:
     return {**arguments, "embedding_activation": activation}
 
 
-def _find_modules(path: str) -> tuple[str, str | None, bool]:
-    """Returns the directories of the pooling and of the dense layer, and whether embeddings are normalized."""
+def _find_modules(path: str) -> dict[str, str]:
+    """Returns the directories of the modules by kind: Transformer, Pooling and, if present, Dense and Normalize."""
     file = os.path.join(path, _MODULES)
     modules = read_json(file)
     if not isinstance(modules, list) or not all(
@@ -95,8 +95,7 @@ def _find_modules(path: str) -> tuple[str, str | None, bool]:
     if kinds != known or known[:2] != ["Transformer", "Pooling"] or outside:
         expected = "expected Transformer, Pooling, then at most one Dense and one Normalize, each beside this file"
         raise InputError(f"{file}: {expected}, found {', '.join(outside or kinds)}.")
-    directories = dict(zip(kinds, (module["path"] for module in modules), strict=True))
-    return directories["Pooling"], directories.get("Dense"), "Normalize" in directories
+    return dict(zip(kinds, (module["path"] for module in modules), strict=True))
 
 
 def _pooling(file: str) -> str:
@@ -156,7 +155,7 @@ def read_dense(path: str, stack) -> dict[str, StoredTensor]:
     Raises:
         InputError: its weights are missing or damaged.
     """
-    weights = stack.enter_context(open_weights(os.path.join(path, _find_modules(path)[1])))
+    weights = stack.enter_context(open_weights(os.path.join(path, _find_modules(path)["Dense"])))
     tensors, missing = collect(head_sources(HUGGING_FACE, _HEAD), weights.tensors, weights.path)
     if missing == ["linear.bias"]:
         outputs = tensors[f"{_HEAD}/kernel"].shape[-1:]
