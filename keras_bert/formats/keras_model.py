@@ -180,7 +180,7 @@ def read_task_settings(path: str, config: dict) -> dict:
 # === Writing ===
 
 
-def write_heads(path: str, checkpoint: Checkpoint, backbone: dict, preprocessor: Callable[[str], dict | None]) -> None:
+def write_heads(path: str, checkpoint: Checkpoint, backbone: dict, tokenizer: dict | None) -> None:
     """Writes the heads of a checkpoint into our preset, if it has any.
 
     `task.weights.h5` has every head, in a layer of its name. `task.json` is written if a class of `keras_bert.models`
@@ -190,13 +190,17 @@ def write_heads(path: str, checkpoint: Checkpoint, backbone: dict, preprocessor:
         path: the preset's directory.
         checkpoint: an open checkpoint.
         backbone: the serialized backbone.
-        preprocessor: returns the serialized preprocessor for the name of a model class, or None.
+        tokenizer: the serialized tokenizer, or None.
     """
     heads, saved = checkpoint.heads, checkpoint.settings.get("task", {})
     is_known = heads in _TASK_OF_HEADS and (heads != ("multiple_choice",) or "num_choices" in saved)
     if is_known or checkpoint.is_embedder:
         name, module = _TASK_OF_HEADS.get(heads, _EMBEDDER)
-        config = {"backbone": backbone, "preprocessor": preprocessor(name), **_arguments(checkpoint, heads[:1], saved)}
+        reader = "BertPreprocessor" if name in ("BertTextClassifier", "BertTextEmbedder") else f"{name}Preprocessor"
+        length = saved.get("sequence_length") or checkpoint.config.max_sequence_length
+        settings = {"tokenizer": tokenizer, "sequence_length": length}
+        preprocessor = None if tokenizer is None else serialized("keras_bert.models", reader, settings)
+        config = {"backbone": backbone, "preprocessor": preprocessor, **_arguments(checkpoint, heads[:1], saved)}
         write_json(os.path.join(path, TASK_FILE), serialized(module, name, config))
     if not heads:
         return

@@ -119,15 +119,7 @@ def write(path: str, checkpoint: Checkpoint, tokenizer: dict | None) -> None:
     }
     write_json(os.path.join(path, METADATA_FILE), metadata)
     described = None if tokenizer is None else _write_tokenizer(path, tokenizer)
-
-    def preprocessor(task: str) -> dict | None:
-        if described is None:
-            return None
-        name = "BertPreprocessor" if task in ("BertTextClassifier", "BertTextEmbedder") else f"{task}Preprocessor"
-        length = checkpoint.settings.get("task", {}).get("sequence_length") or checkpoint.config.max_sequence_length
-        return keras_model.serialized("keras_bert.models", name, {"tokenizer": described, "sequence_length": length})
-
-    keras_model.write_heads(path, checkpoint, backbone, preprocessor)
+    keras_model.write_heads(path, checkpoint, backbone, described)
 
 
 def _write_tokenizer(path: str, tokenizer: dict) -> dict:
