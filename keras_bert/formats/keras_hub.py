@@ -45,8 +45,7 @@ def read_config(path: str) -> BertConfig:
 
 def read_settings(path: str) -> dict:
     """Returns the arguments of the task model, if there is one; see `Checkpoint.settings`."""
-    task = keras_model.read_task_settings(path, read_object(os.path.join(path, keras_model.CONFIG_FILE)))
-    return {"task": task} if task else {}
+    return keras_model.read_task_settings(path, read_object(os.path.join(path, keras_model.CONFIG_FILE)))
 
 
 @contextlib.contextmanager

@@ -152,14 +152,15 @@ def _heads(weights: WeightsFile, parent: str, config: dict) -> tuple[dict[str, S
 
 
 def read_task_settings(path: str, config: dict) -> dict:
-    """Returns the constructor arguments of the task in a preset or an unpacked `.keras` file, if there is one.
+    """Returns the `task` of `Checkpoint.settings` for a preset or an unpacked `.keras` file.
 
     Args:
         path: the directory.
         config: the contents of its `config.json`.
 
     Returns:
-        Dict of `class_name`, the arguments that describe heads, and the preprocessor's `sequence_length`; or empty.
+        Dict of `task`, a dict of `class_name`, the constructor arguments that describe heads, and the preprocessor's
+        `sequence_length`; or an empty dict, if there is no task.
     """
     # A `.keras` file holds the task in `config.json`, a preset in `task.json`.
     configs = (config, read_optional_json(os.path.join(path, TASK_FILE)))
@@ -174,7 +175,7 @@ def read_task_settings(path: str, config: dict) -> dict:
     length = settings.get("sequence_length") if isinstance(settings, dict) else None
     others = ("backbone", "preprocessor", "name")
     own = {_OWN_NAMES.get(name, name): value for name, value in task.items() if name not in others}
-    return {**own, "class_name": tasks[-1]["registered_name"].partition(">")[2], "sequence_length": length}
+    return {"task": {**own, "class_name": tasks[-1]["registered_name"].partition(">")[2], "sequence_length": length}}
 
 
 # === Writing ===

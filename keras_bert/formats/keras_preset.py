@@ -52,8 +52,7 @@ def read_settings(path: str) -> dict:
         dtype = dtype.get("name") if isinstance(dtype, dict) else None
     if dtype in _DTYPES:
         settings["dtype"] = dtype
-    task = keras_model.read_task_settings(path, model)
-    return settings | ({"task": task} if task else {})
+    return settings | keras_model.read_task_settings(path, model)
 
 
 @contextlib.contextmanager
