@@ -8,7 +8,6 @@ shards without variables, have only the place, from which each format derives th
 
 import contextlib
 import functools
-import glob
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
@@ -209,9 +208,3 @@ def write_weights(path: str, tensors: Mapping[str, StoredTensor], place_of_name:
             dataset = group["vars"].create_dataset(_NUMBERS[variable], data=value)
             if value.dtype.name == "bfloat16":
                 dataset.attrs["dtype"] = "bfloat16"
-
-
-def find_vocabulary(directory: str) -> str | None:
-    """Returns the vocabulary among the assets of a preset or of an unpacked `.keras` file, or None."""
-    paths = glob.glob(os.path.join(glob.escape(directory), "assets", "**", "vocabulary.txt"), recursive=True)
-    return sorted(paths, key=len)[0] if paths else None

@@ -7,6 +7,7 @@ Nothing is deserialised: sizes are read from JSON and arrays from HDF5.
 
 import contextlib
 import datetime
+import glob
 import importlib.metadata
 import math
 import os
@@ -19,7 +20,7 @@ from keras_bert.errors import InputError
 from keras_bert.files import read_json, read_optional_json, write_json, write_lines
 from keras_bert.formats import keras_model
 from keras_bert.formats.checkpoint import Checkpoint
-from keras_bert.formats.keras_h5 import check_whole, find_vocabulary, write_weights
+from keras_bert.formats.keras_h5 import check_whole, write_weights
 from keras_bert.formats.weight_names import OURS, encoder_sources
 
 METADATA_FILE = "metadata.json"
@@ -82,9 +83,11 @@ def read_tokenizer(path: str) -> dict | None:
     vocabulary = os.path.join(path, VOCABULARY_FILE)
     file = os.path.join(path, TOKENIZER_FILE)
     if not os.path.isfile(vocabulary) or not os.path.isfile(file):
-        vocabulary, file = find_vocabulary(path), os.path.join(path, keras_model.CONFIG_FILE)
-        if vocabulary is None or not os.path.isfile(file):
+        vocabularies = glob.glob(os.path.join(glob.escape(path), "assets", "**", "vocabulary.txt"), recursive=True)
+        file = os.path.join(path, keras_model.CONFIG_FILE)
+        if not vocabularies or not os.path.isfile(file):
             return None
+        vocabulary = min(vocabularies, key=len)
     tokenizers = keras_model.registered(read_json(file), _TOKENIZERS)
     if not tokenizers:
         raise InputError(f"{file}: expected one of {', '.join(_TOKENIZERS)} for {vocabulary}, found another tokenizer.")
