@@ -47,7 +47,7 @@ def located(path: str, purpose: str = "weights") -> Iterator[str]:
                 raise InputError(str(error).replace(copy, path)) from error
         return
     saved = os.path.join(path, _SAVED_MODEL)
-    if purpose != "tokenizer" and os.path.isfile(saved) and not has_checkpoint(path):
+    if purpose != "tokenizer" and os.path.isfile(saved) and format_of(path) is None:
         path = saved
     if not os.path.isfile(path):
         yield path
@@ -67,11 +67,6 @@ def located(path: str, purpose: str = "weights") -> Iterator[str]:
             raise InputError(str(error).replace(directory, path)) from error
 
 
-def has_checkpoint(path: str) -> bool:
-    """Returns whether `path` holds a checkpoint, or its configuration, of any format."""
-    return _format_of(path) is not None
-
-
 def find_format(path: str) -> types.ModuleType:
     """Returns the module of the format that `path` holds.
 
@@ -79,7 +74,7 @@ def find_format(path: str) -> types.ModuleType:
         InputError: no format matches; the message says what was found, and names the one directory inside that
             has a checkpoint.
     """
-    module = _format_of(path)
+    module = format_of(path)
     if module is not None:
         return module
     names = sorted(os.listdir(path)) if os.path.isdir(path) else []
@@ -90,7 +85,8 @@ def find_format(path: str) -> types.ModuleType:
     )
 
 
-def _format_of(path: str) -> types.ModuleType | None:
+def format_of(path: str) -> types.ModuleType | None:
+    """Returns the module of the format of the checkpoint, or its configuration, that `path` holds, or None."""
     return next((module for module in modules().values() if module.matches(path)), None)
 
 
@@ -105,7 +101,7 @@ def _guess(path: str, names: list[str]) -> str:
 
 def _seems_checkpoint(path: str) -> bool:
     try:
-        return has_checkpoint(path)
+        return format_of(path) is not None
     except (InputError, OSError):  # A damaged checkpoint would be a bad guess.
         return False
 

@@ -46,7 +46,7 @@ def has_config(preset: str | os.PathLike) -> bool:
     if not is_directory(preset):
         return True
     with located(preset, "tokenizer") as place:
-        return formats.has_checkpoint(place)
+        return formats.format_of(place) is not None
 
 
 def read_bert_config(preset: str | os.PathLike) -> BertConfig:
