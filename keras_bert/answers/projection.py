@@ -101,13 +101,7 @@ class Projector:
         firsts, lasts = (tf.gather(source.codes, at) for at in (source.token_starts, source.token_ends - 1))
         is_special = (firsts == ord("[")) & (lasts == ord("]"))
         is_unknown = (source.token_ids == self._unknown_id) & ~is_special
-        places = self._places(source, words, is_unknown, is_special)
-        return Projection(source, words, is_unknown | is_special, *places)
-
-    def _places(
-        self, source: SourceText, words: NormalizedWords, is_unknown: tf.Tensor, is_special: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Finds where each token starts and ends (exclusive) among the normalized characters: int64 [T] each."""
+        # Where each token starts among the normalized characters.
         begins = tf.cast(tf.gather(self._begins, source.token_ids), tf.int64)
         begins = tf.where(is_special, tf.constant(3, tf.int64), begins)  # Two brackets and a name.
         # Words are counted text by text, since some words of a cut text have no token.
@@ -120,7 +114,7 @@ class Projector:
         sums = tf.pad(tf.cumsum(lengths), [[1, 0]])
         first = tf.gather(words.starts, tf.gather(words.row_splits, source.token_rows))
         starts = first + sums[:-1] - tf.gather(sums, row_starts)
-        return starts, starts + lengths
+        return Projection(source, words, is_unknown | is_special, starts, starts + lengths)
 
 
 class Projection:
