@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_bert.answers.rules import LENGTH_WEIGHT, NO_SPAN_ODDS, NO_SPAN_TEXT, TIE
+from keras_bert.answers.tables import Table
 from keras_bert.answers.ties import settle_ties
 from keras_bert.answers.windows import Layout, Windows, best_cells
 from keras_bert.tokenization.exact_normalizer import bisect
@@ -166,13 +167,7 @@ def list_answers(candidates: Candidates, projection: "Projection", num_rows: tf.
     rank = tf.range(tf.size(firsts, tf.int64)) - bisect(candidates.rows, candidates.rows)
     kept = tf.squeeze(tf.where((rank < settings.n_best_size) | (candidates.begins < 0)), 1)
     candidates, texts = candidates.select(kept), tf.gather(texts, kept)
-    counts = tf.math.unsorted_segment_sum(tf.ones_like(candidates.rows), candidates.rows, num_rows)
-    splits = tf.pad(tf.cumsum(counts), [[1, 0]])
-
-    def table(values, default):
-        ragged = tf.RaggedTensor.from_row_splits(values, splits, validate=False)
-        return ragged.to_tensor(default, shape=[None, settings.num_listed])
-
+    table = Table(candidates.rows, num_rows, settings.num_listed)
     begins, ends = table(candidates.begins, -1), table(candidates.ends, -1)
     return Listed(table(texts, ""), begins, ends, table(candidates.scores, -np.inf))
 
