@@ -341,12 +341,24 @@ class BertTask:
     def _build(
         cls, checkpoint: weights.Checkpoint, own: dict, overrides: dict, saved: dict | None = None
     ) -> tuple["BertTask", list[str]]:
-        """Returns the model, and the names of its heads that the checkpoint has in another shape."""
+        """Returns the model, and the names of its heads that the checkpoint has in another shape; warns of these."""
         arguments = weights.merge_settings(checkpoint.config, overrides, checkpoint.source)
         with weights_follow():
             backbone = BertBackbone(**arguments)
         model = cls._construct(backbone, own, checkpoint.source, saved)
-        return model, load_weights(model, checkpoint)
+        misfits = []
+        for layer in (layer for layer in model.layers if layer.name in model.heads and not model.heads_are_pretrained):
+            held = [variable for variable in layer.weights if variable.path in checkpoint.tensors]
+            stored = [checkpoint.tensors[variable.path].shape for variable in held]
+            wanted = [tuple(variable.shape) for variable in held]
+            if stored != wanted:
+                misfits.append(layer.name)
+                message = "%s: its %s head has shapes %s, this task's %s: that starts from random weights."
+                logging.warning(message, checkpoint.source, layer.name, stored, wanted)
+        tensors = {path: tensor for path, tensor in checkpoint.tensors.items() if path.partition("/")[0] not in misfits}
+        expected = model.heads if model.heads_are_pretrained else ()
+        weights.load_weights_of(model, dataclasses.replace(checkpoint, tensors=tensors), model.uses_pooler, expected)
+        return model, misfits
 
     @classmethod
     def _construct(cls, backbone: BertBackbone, arguments: dict, source: str, saved: dict | None) -> "BertTask":
@@ -528,23 +540,6 @@ def cross_entropy(from_logits: bool = True) -> keras.losses.Loss:
     Keras's default divides by the number of all tokens, so that padding would reduce the loss.
     """
     return keras.losses.SparseCategoricalCrossentropy(from_logits=from_logits, reduction="mean_with_sample_weight")
-
-
-def load_weights(model: BertTask, checkpoint: weights.Checkpoint) -> list[str]:
-    """Loads the checkpoint's encoder and the heads that fit into a task; warns of and returns heads of other shapes."""
-    misfits = []
-    for layer in (layer for layer in model.layers if layer.name in model.heads and not model.heads_are_pretrained):
-        held = [variable for variable in layer.weights if variable.path in checkpoint.tensors]
-        stored = [checkpoint.tensors[variable.path].shape for variable in held]
-        wanted = [tuple(variable.shape) for variable in held]
-        if stored != wanted:
-            misfits.append(layer.name)
-            message = "%s: its %s head has shapes %s, this task's %s: that starts from random weights."
-            logging.warning(message, checkpoint.source, layer.name, stored, wanted)
-    tensors = {path: tensor for path, tensor in checkpoint.tensors.items() if path.partition("/")[0] not in misfits}
-    expected = model.heads if model.heads_are_pretrained else ()
-    weights.load_weights_of(model, dataclasses.replace(checkpoint, tensors=tensors), model.uses_pooler, expected)
-    return misfits
 
 
 def _find_labels(names: tf.Tensor, labels: list[str]) -> tf.Tensor:
