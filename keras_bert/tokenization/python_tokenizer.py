@@ -240,15 +240,9 @@ def _origins(chunk: str, lowercase: bool) -> list[int]:
 
 def _byte_places(source: str | bytes) -> list[int]:
     """Returns the byte where each valid character begins in UTF-8, followed by the number of bytes."""
-    invalid = ()
-    text = source
+    text, invalid = source, frozenset()
     if isinstance(source, bytes):
         text, invalid = source.decode("utf-8", "surrogateescape"), _INVALID_BYTES
-    places, at = [], 0
-    for char in text:
-        if char in invalid:
-            at += 1
-        else:
-            places.append(at)
-            at += 1 + (char > "\x7f") + (char > "\u07ff") + (char > "\uffff")
-    return [*places, at]
+    sizes = (1 if char in invalid else 1 + (char > "\x7f") + (char > "\u07ff") + (char > "\uffff") for char in text)
+    *places, end = itertools.accumulate(sizes, initial=0)
+    return [*(place for char, place in zip(text, places, strict=True) if char not in invalid), end]
