@@ -96,8 +96,12 @@ class BertPretrainer(BertTask, keras_nlp.models.Task):
         pooled = encoded["pooled_output"]
         if backbone.layout == "packed":
             # Records have this input with or without the head.
-            inputs["first_positions"] = keras.Input((None,), dtype="int32", name="first_positions")
-            pooled = _pool_each(backbone, encoded["sequence_output"], inputs)
+            positions = inputs["first_positions"] = keras.Input((None,), dtype="int32", name="first_positions")
+            # Every example is pooled as the backbone pools the first: [B, K, H].
+            if backbone.attention == "left_to_right":
+                positions = LastPositions(name="last_positions")(inputs["padding_mask"], first_positions=positions)
+            take = TakePositions(dtype=backbone.dtype_policy, name="pooled_tokens")
+            pooled = backbone.get_layer("pooled_dense")(take(encoded["sequence_output"], positions=positions))
         if use_next_sentence:
             outputs["next_sentence"] = next_sentence(pooled)
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)
@@ -107,12 +111,3 @@ class BertPretrainer(BertTask, keras_nlp.models.Task):
 
     def default_metrics(self):
         return {name: [keras.metrics.SparseCategoricalAccuracy(name="accuracy")] for name in self.output}
-
-
-def _pool_each(backbone: BertBackbone, sequence_output, inputs: dict):
-    """Pools every example of packed sequences as the backbone pools the first: [B, K, H]."""
-    positions = inputs["first_positions"]
-    if backbone.attention == "left_to_right":
-        positions = LastPositions(name="last_positions")(inputs["padding_mask"], first_positions=positions)
-    tokens = TakePositions(dtype=backbone.dtype_policy, name="pooled_tokens")(sequence_output, positions=positions)
-    return backbone.get_layer("pooled_dense")(tokens)
