@@ -76,7 +76,6 @@ class Explanations(Answers):
 
     def sequences(self, encoded: Tensors, places: Places) -> Tensors:
         """Returns the sequences to run the model on, int32 [B or more, S]: those of the texts come first."""
-        del places
         return encoded
 
     def answer_texts(self, model, texts):
@@ -182,7 +181,6 @@ class GradientExplanations(Explanations):
     """
 
     def shares(self, outputs, encoded, label, places):
-        del outputs
         backbone = find_backbone(self.model)
         embed, layout_of = backbone.get_layer("embeddings"), backbone.get_layer("token_layout")
         encode = keras.Model([embed.output, backbone.input["padding_mask"]], backbone.output)
