@@ -66,7 +66,9 @@ def open_checkpoint(path: str) -> Iterator[Checkpoint]:
     config, place = read_config(path), sentence_transformers.encoder_path(path)
     settings = read_object(os.path.join(place, CONFIG_FILE))
     family = settings.get("model_type") or "bert"
-    groups = _groups(_NAMES[family], config.num_layers, _classifier(place, settings))
+    encoder = encoder_sources(_NAMES[family], config.num_layers)  # The last two are the pooler's.
+    heads = ("masked_lm", "next_sentence", _classifier(place, settings), "question_answering")
+    groups = [encoder[:-2], encoder[-2:], *(head_sources(_NAMES[family], head) for head in heads)]
     with contextlib.ExitStack() as stack:
         weights = stack.enter_context(open_weights(place))
         available = _by_table_names(weights, f"{family}.")
@@ -74,7 +76,11 @@ def open_checkpoint(path: str) -> Iterator[Checkpoint]:
         check_depth(available, stem, config.num_layers, weights.path)
         tensors = {}
         for group in groups:
-            tensors |= _collect(group, weights, available)
+            matches, missing = collect(group, available, weights.path)
+            # The pooler and each head may be missing as a whole.
+            if missing and (group is groups[0] or any(name in available for source in group for name in source.names)):
+                raise InputError(f"{weights.path}: lacks {listed(missing)}. Expected the weights of a BERT.")
+            tensors |= matches
         if family == "distilbert":
             shape = (config.num_segments, config.hidden_dim)
             zeros = functools.partial(np.zeros, shape, np.float32)
@@ -83,8 +89,8 @@ def open_checkpoint(path: str) -> Iterator[Checkpoint]:
         if bias is not None:
             tensors["masked_lm/output_bias"] = _after_check_of_ties(bias, weights, available)
         _warn_of_others(groups, weights, available)
-        heads = ("classification/bias", "token_classification/bias")
-        count = next((tensors[path].shape[0] for path in heads if path in tensors), 0)
+        biases = ("classification/bias", "token_classification/bias")
+        count = next((tensors[path].shape[0] for path in biases if path in tensors), 0)
         labels = _labels(place, settings, count) if count else None
         saved = read_settings(path)
         task = saved.get("task", {})
@@ -117,13 +123,6 @@ def _by_table_names(weights: WeightFile, prefix: str) -> dict[str, StoredTensor]
     return available
 
 
-def _groups(names: str, num_layers: int, classifier: str) -> list[list[WeightSource]]:
-    """Returns the encoder's sources, then those of the groups that may be missing as a whole: pooler and heads."""
-    encoder = encoder_sources(names, num_layers)  # The last two are the pooler's.
-    heads = ("masked_lm", "next_sentence", classifier, "question_answering")
-    return [encoder[:-2], encoder[-2:], *(head_sources(names, head) for head in heads)]
-
-
 def _classifier(path: str, settings: dict) -> str:
     """Returns the head that the name `classifier` means, since three classes of transformers use it."""
     architectures = settings.get("architectures") or []
@@ -132,18 +131,6 @@ def _classifier(path: str, settings: dict) -> str:
         raise InputError(f"{file}: expected architectures to be a list of names, found {shown(architectures)}.")
     endings = ((name, ending) for name in architectures for ending in _CLASSIFIERS)
     return next((_CLASSIFIERS[ending] for name, ending in endings if name.endswith(ending)), "classification")
-
-
-def _collect(
-    group: list[WeightSource], weights: WeightFile, available: dict[str, StoredTensor]
-) -> dict[str, StoredTensor]:
-    names = [name for source in group for name in source.names]
-    if _TABLE not in names and not any(name in available for name in names):
-        return {}
-    tensors, missing = collect(group, available, weights.path)
-    if missing:
-        raise InputError(f"{weights.path}: lacks {listed(missing)}. Expected the weights of a BERT.")
-    return tensors
 
 
 def _after_check_of_ties(bias: StoredTensor, weights: WeightFile, available: dict[str, StoredTensor]) -> StoredTensor:
