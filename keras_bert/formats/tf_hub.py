@@ -47,17 +47,13 @@ def _open_variables(path: str) -> TensorFlowCheckpoint:
 
 
 def _config(path: str, variables: Variables) -> BertConfig:
-    for name in _SETTINGS_FILES:
-        file = os.path.join(path, name)
-        if not os.path.isfile(file):
-            continue
+    for file in filter(os.path.isfile, (os.path.join(path, name) for name in _SETTINGS_FILES)):
         if search(file, rb'"norm_first": true'):
             raise InputError(f"{file}: expected BERT's LayerNorm after each sum, found norm_first=true.")
         match = search(file, rb'"inner_activation": "([^"]{0,99})"')
         if match:
-            return config_of_shapes(
-                variables, find_activation(file, "inner_activation", match[1].decode(errors="replace"), _ACTIVATIONS)
-            )
+            name = match[1].decode(errors="replace")
+            return config_of_shapes(variables, find_activation(file, "inner_activation", name, _ACTIVATIONS))
     return config_of_shapes(variables)
 
 
