@@ -80,7 +80,11 @@ def find_candidates(
     begins, ends = projection.spans(*(tf.gather(tf.reshape(layout.tokens, [-1]), cell) for cell in cells))
     scores = tf.gather(flat[:, 0], cells[0]) + tf.gather(flat[:, 1], cells[1])
     rows = tf.gather(windows.rows, cells[0] // tf.shape(layout.tokens, tf.int64)[1])
-    nulls = _null_scores(windows, logits, num_rows)
+    # The sum of [CLS]'s logits in the window where it is lowest.
+    sums = tf.reduce_sum(tf.cast(logits[:, 0], tf.float64), axis=1)  # [W]
+    counts = tf.math.unsorted_segment_sum(tf.ones_like(windows.rows), windows.rows, num_rows)
+    lowest = tf.math.unsorted_segment_min(sums, windows.rows, num_rows)
+    nulls = tf.where(counts > 0, lowest, tf.zeros_like(lowest))
     if settings.version_2_with_negative:
         null_rows, null_scores = tf.range(num_rows), nulls
     else:  # A question without any possible span still gets an answer.
@@ -121,14 +125,6 @@ def _spans(
     return tuple(tf.gather_nd(cells[:, side], tf.gather(spans, [0, 1 + side], axis=1)) for side in (0, 1))
 
 
-def _null_scores(windows: Windows, logits: tf.Tensor, num_rows: tf.Tensor) -> tf.Tensor:
-    """Returns the sum of [CLS]'s logits in the window where it is lowest: float64 [B]; 0.0 without a window."""
-    sums = tf.reduce_sum(tf.cast(logits[:, 0], tf.float64), axis=1)  # [W]
-    counts = tf.math.unsorted_segment_sum(tf.ones_like(windows.rows), windows.rows, num_rows)
-    lowest = tf.math.unsorted_segment_min(sums, windows.rows, num_rows)
-    return tf.where(counts > 0, lowest, tf.zeros_like(lowest))
-
-
 # === The lists ===
 
 
@@ -160,7 +156,11 @@ def list_answers(candidates: Candidates, projection: "Projection", num_rows: tf.
     size = tf.size(projection.places, tf.int64) + 1
     place = tf.where(candidates.begins >= 0, candidates.begins * size + candidates.ends, -1 - candidates.rows)
     candidates = candidates.select(_firsts(place))
-    texts = _texts_of(candidates, projection, settings)
+    is_null = candidates.begins < 0
+    spans = tf.squeeze(tf.where(~is_null), 1)
+    of_spans = projection.cut(tf.gather(candidates.begins, spans), tf.gather(candidates.ends, spans))
+    none = tf.fill([tf.size(is_null)], "" if settings.version_2_with_negative else NO_SPAN_TEXT)
+    texts = tf.tensor_scatter_nd_update(none, spans[:, tf.newaxis], of_spans)
     _, text = tf.unique(texts)
     firsts = _firsts(candidates.rows * (tf.size(texts, tf.int64) + 1) + tf.cast(text, tf.int64))
     candidates, texts = candidates.select(firsts), tf.gather(texts, firsts)
@@ -176,14 +176,6 @@ def _firsts(keys: tf.Tensor) -> tf.Tensor:
     """Returns the place of each key's first occurrence, ascending: int32."""
     distinct, which = tf.unique(keys)
     return tf.math.unsorted_segment_min(tf.range(tf.size(which)), which, tf.size(distinct))
-
-
-def _texts_of(candidates: Candidates, projection: "Projection", settings: Settings) -> tf.Tensor:
-    is_null = candidates.begins < 0
-    spans = tf.squeeze(tf.where(~is_null), 1)
-    texts = projection.cut(tf.gather(candidates.begins, spans), tf.gather(candidates.ends, spans))
-    none = tf.fill([tf.size(is_null)], "" if settings.version_2_with_negative else NO_SPAN_TEXT)
-    return tf.tensor_scatter_nd_update(none, spans[:, tf.newaxis], texts)
 
 
 def choose(listed: Listed, nulls: tf.Tensor, settings: Settings) -> tuple[tf.Tensor, tf.Tensor]:
