@@ -476,13 +476,11 @@ def _upload_file(source: str, path: str) -> None:
 
 
 def _replace(temporary: str, path: str) -> None:
-    if not (os.path.isdir(temporary) and os.path.isdir(path)):
-        os.replace(temporary, path)
-        return
     retired = f"{temporary}-old"
     try:
-        os.rename(path, retired)  # A directory that is not empty cannot be replaced by one rename.
-        os.rename(temporary, path)
+        if os.path.isdir(temporary) and os.path.isdir(path):
+            os.rename(path, retired)  # A directory that is not empty cannot be replaced by one rename.
+        os.replace(temporary, path)
     finally:
         _settle(retired, path)
 
