@@ -39,7 +39,9 @@ class BertTokenClassifierPreprocessor(BertPreprocessor):
         if y is None:
             return features
         position = positions.flat_values
-        labels = tf.convert_to_tensor(_labels_of(words, y))
+        counts = (tf.cast(rows.row_lengths(), tf.int64) for rows in (words, y))
+        with tf.control_dependencies([_check_counts(*counts)]):
+            labels = tf.identity(y.flat_values)
         is_score = labels.dtype.is_floating
         labels = tf.cast(labels, tf.float32 if is_score else tf.int32)
         is_labelled = (position >= 0) & (tf.math.is_finite(labels) if is_score else labels >= 0)
@@ -119,17 +121,10 @@ class BertTokenClassifier(LabeledTask, keras_nlp.models.Task):
         return super().preprocess_samples(x, y, sample_weight)
 
 
-def _labels_of(words: tf.RaggedTensor, labels: tf.RaggedTensor) -> tf.Tensor:
-    """Returns the labels of all words, (number of words,); fails unless each row has one label for each word."""
-    check = _check_counts(*(tf.cast(rows.row_lengths(), tf.int64) for rows in (words, labels)))
-    with tf.control_dependencies(check):
-        return tf.identity(labels.flat_values)
-
-
-def _check_counts(words: tf.Tensor, labels: tf.Tensor) -> list[tf.Operation]:
+def _check_counts(words: tf.Tensor, labels: tf.Tensor) -> tf.Operation | None:
+    """Returns an op that fails unless each row has one label for each word; None in eager mode, where it fails now."""
     message = "`y` must have a label for each word. Received these numbers of words and of labels in the rows:"
-    check = tf.debugging.assert_equal(words, labels, message, summarize=16)
-    return [] if check is None else [check]
+    return tf.debugging.assert_equal(words, labels, message, summarize=16)
 
 
 def ragged_words(words) -> tf.RaggedTensor:
@@ -144,6 +139,6 @@ def _ragged_labels(labels, words) -> tf.RaggedTensor | None:
     """Returns labels as a ragged tensor, with one for each word; fails if dense words have another width."""
     if labels is None or isinstance(labels, tf.RaggedTensor):
         return labels
-    dense = [] if isinstance(words, tf.RaggedTensor) else _check_counts(tf.shape(words)[1], tf.shape(labels)[1])
+    dense = [] if isinstance(words, tf.RaggedTensor) else [_check_counts(tf.shape(words)[1], tf.shape(labels)[1])]
     with tf.control_dependencies(dense):
         return tf.RaggedTensor.from_tensor(labels, lengths=ragged_words(words).row_lengths())
