@@ -1,11 +1,11 @@
 """The table of weight names: which tensors of a foreign checkpoint hold each of our variables, and in which layout.
 
 A row of `weight_names.csv` names one layer in every format; a cell is empty if the format has no such layer. The
-encoder comes first, then the heads. `_PARTS` adds the endings and layouts of a layer's variables, by its kind. In a
-name, `{i}` is the number of the encoder layer, and `*` stands for `query`, `key` and `value`, which are one kernel
-here; `?` stands for their initials. DistilBERT and ELECTRA have names of their own in Hugging Face's format. A name of
-Model Garden's is the layer's place in the object graph of `BertPretrainerV2`, below its encoder. KerasHub has two of
-the heads, in its BertMaskedLM and its BertTextClassifier. `embedding` is sentence-transformers' Dense.
+encoder comes first, then the heads. `_ENDINGS` and `_PARTS` add the endings and layouts of a layer's variables, by its
+kind. In a name, `{i}` is the number of the encoder layer, and `*` stands for `query`, `key` and `value`, which are one
+kernel here; `?` stands for their initials. DistilBERT and ELECTRA have names of their own in Hugging Face's format. A
+name of Model Garden's is the layer's place in the object graph of `BertPretrainerV2`, below its encoder. KerasHub has
+two of the heads, in its BertMaskedLM and its BertTextClassifier. `embedding` is sentence-transformers' Dense.
 
 Letters: H hidden, N heads, D = H / N, and O the outputs of a layer.
 """
@@ -28,31 +28,21 @@ POOLER = "pooled_dense"
 # The layout of a foreign tensor: as here; transposed, (O, H); or with a separate axis for the heads.
 AS_HERE, TURNED, HEADS_LAST, HEADS_FIRST = "as here", "turned", "(H, N, D)", "(N, D, H)"
 
-_KINDS_OF_DENSE = ("attention_in", "attention_out", "dense", "head")
-_AS_HERE = {
-    "table": (("/embeddings", "/embeddings", AS_HERE),),
-    "norm": (("/gamma", "/gamma", AS_HERE), ("/beta", "/beta", AS_HERE)),
-    "vector": (("", "", AS_HERE),),
-    **dict.fromkeys(_KINDS_OF_DENSE, (("/kernel", "/kernel", AS_HERE), ("/bias", "/bias", AS_HERE))),
-}
-# For each format and kind of row: our ending, theirs, and their layout.
+# The endings of our variables, by kind of row; those of all other kinds.
+_ENDINGS = {"table": ("/embeddings",), "norm": ("/gamma", "/beta"), "vector": ("",)}
+_DENSE = ("/kernel", "/bias")
+# The foreign endings and layouts where they differ from ours, by format and kind of row.
 _PARTS = {
-    OURS: _AS_HERE,
+    OURS: {},
     HUGGING_FACE: {
-        "table": (("/embeddings", ".weight", AS_HERE),),
-        "norm": (("/gamma", ".weight", AS_HERE), ("/beta", ".bias", AS_HERE)),
-        "vector": _AS_HERE["vector"],
-        **dict.fromkeys(_KINDS_OF_DENSE, (("/kernel", ".weight", TURNED), ("/bias", ".bias", AS_HERE))),
+        "table": ((".weight", AS_HERE),),
+        "norm": ((".weight", AS_HERE), (".bias", AS_HERE)),
+        **dict.fromkeys(("attention_in", "attention_out", "dense", "head"), ((".weight", TURNED), (".bias", AS_HERE))),
     },
-    GOOGLE: {
-        **_AS_HERE,
-        "table": (("/embeddings", "", AS_HERE),),
-        "head": (("/kernel", "weights", TURNED), ("/bias", "bias", AS_HERE)),
-    },
+    GOOGLE: {"table": (("", AS_HERE),), "head": (("weights", TURNED), ("bias", AS_HERE))},
     KERAS_HUB: {
-        **_AS_HERE,
-        "attention_in": (("/kernel", "/kernel", HEADS_LAST), ("/bias", "/bias", HEADS_FIRST)),
-        "attention_out": (("/kernel", "/kernel", HEADS_FIRST), ("/bias", "/bias", AS_HERE)),
+        "attention_in": (("/kernel", HEADS_LAST), ("/bias", HEADS_FIRST)),
+        "attention_out": (("/kernel", HEADS_FIRST), ("/bias", AS_HERE)),
     },
 }
 _PARTS[DISTILBERT] = _PARTS[ELECTRA] = _PARTS[HUGGING_FACE]
@@ -90,9 +80,11 @@ def _sources(format_name: str, row: dict[str, str], index: int) -> list[WeightSo
     if not theirs:
         return []
     stems = list(dict.fromkeys(theirs.replace("*", part).replace("?", part[0]) for part in ("query", "key", "value")))
+    endings = _ENDINGS.get(row["kind"], _DENSE)
+    parts = _PARTS[format_name].get(row["kind"]) or [(ending, AS_HERE) for ending in endings]
     return [
         WeightSource(ours + our_ending, tuple(stem + ending for stem in stems), layout)
-        for our_ending, ending, layout in _PARTS[format_name][row["kind"]]
+        for our_ending, (ending, layout) in zip(endings, parts, strict=True)
     ]
 
 
