@@ -40,12 +40,9 @@ class MaskedLMHead(keras.layers.Layer):
         super().__init__(**kwargs)
         self.token_embedding = token_embedding
         self.activation = activation
-        self.transform_dense = keras.layers.Dense(
-            token_embedding.output_dim,
-            activation=get_activation(activation),
-            kernel_initializer=keras.initializers.TruncatedNormal(stddev=initializer_range),
-            dtype=self.dtype_policy,
-            name="transform_dense",
+        transform = get_activation(activation)
+        self.transform_dense = output_head(
+            token_embedding.output_dim, initializer_range, "transform_dense", transform, self.dtype_policy
         )
         self.transform_layer_norm = keras.layers.LayerNormalization(
             epsilon=layer_norm_epsilon, dtype=self.dtype_policy, name="transform_layer_norm"
