@@ -95,8 +95,7 @@ def write(path: str, checkpoint: Checkpoint, tokenizer: dict | None) -> None:
     os.makedirs(path)
     lowercase = {} if tokenizer is None else {_LOWERCASE: tokenizer["lowercase"]}
     write_json(os.path.join(path, CONFIG_FILE), {**checkpoint.config.to_google(), **lowercase})
-    sources = encoder_sources(GOOGLE, checkpoint.config.num_layers)
-    sources += [source for head in checkpoint.heads for source in head_sources(GOOGLE, head)]
+    sources = encoder_sources(GOOGLE, checkpoint.config.num_layers) + head_sources(GOOGLE, *checkpoint.heads)
     values = {name: np.asarray(part, "float32") for _, name, part in checkpoint.foreign_tensors(sources)}
     _write_variables(os.path.join(path, CHECKPOINT_NAME), values)
     state = [f'{key}: "{CHECKPOINT_NAME}"' for key in ("model_checkpoint_path", "all_model_checkpoint_paths")]

@@ -107,7 +107,7 @@ def _sources(checkpoint: Checkpoint, has_pooler: bool) -> list[weight_names.Weig
     """Returns the rows of the tensors to write; raises InputError if one is missing, or if a tensor has no row."""
     names = weight_names.ELECTRA if checkpoint.config.pooler_activation == "gelu" else weight_names.HUGGING_FACE
     sources = weight_names.encoder_sources(names, checkpoint.config.num_layers)
-    sources += [source for head in checkpoint.heads for source in weight_names.head_sources(names, head)]
+    sources += weight_names.head_sources(names, *checkpoint.heads)
     unknown = sorted(set(checkpoint.tensors) - {source.path for source in sources})
     if unknown:
         raise InputError(

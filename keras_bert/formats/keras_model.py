@@ -138,9 +138,9 @@ def open_model(
 
 def _heads(weights: WeightsFile, parent: str, config: dict) -> tuple[dict[str, StoredTensor], dict]:
     """Returns the tensors of the heads under `parent`, of our classes or KerasHub's, and `Checkpoint.masked_lm`."""
-    sources = [source for head in HEADS for source in head_sources(OURS, head)]
+    sources = head_sources(OURS, *HEADS)
     tensors, _ = collect(sources, weights.find(sources, parent), weights.path)
-    others = [source for head in HEADS for source in head_sources(KERAS_HUB, head) if source.path not in tensors]
+    others = [source for source in head_sources(KERAS_HUB, *HEADS) if source.path not in tensors]
     of_keras_hub, _ = collect(others, weights.find(others, parent), weights.path)
     settings = {}
     for task in registered(config, _MASKED_LMS):

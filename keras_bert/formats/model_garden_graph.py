@@ -149,8 +149,7 @@ def _find_variable(layers: Node, name: str) -> Node | None:
 
 def all_sources(num_layers: int) -> list[WeightSource]:
     """Lists the sources of every variable of an encoder and of all heads."""
-    heads = [source for head in HEADS for source in head_sources(MODEL_GARDEN, head)]
-    return encoder_sources(MODEL_GARDEN, num_layers) + heads
+    return encoder_sources(MODEL_GARDEN, num_layers) + head_sources(MODEL_GARDEN, *HEADS)
 
 
 def _find_encoder(root: Node, path: str) -> Node:

@@ -70,9 +70,9 @@ def encoder_sources(format_name: str, num_layers: int) -> list[WeightSource]:
     return [source for row, index in layers for source in _sources(format_name, row, index)]
 
 
-def head_sources(format_name: str, head: str) -> list[WeightSource]:
-    """Lists the sources of a head's variables; the list is empty if the format has no such head."""
-    return [source for row in _TABLE if row["head"] == head for source in _sources(format_name, row, 0)]
+def head_sources(format_name: str, *heads: str) -> list[WeightSource]:
+    """Lists the sources of the variables of heads, in the order of `HEADS`; none of a head that the format lacks."""
+    return [source for row in _TABLE if row["head"] in heads for source in _sources(format_name, row, 0)]
 
 
 def _sources(format_name: str, row: dict[str, str], index: int) -> list[WeightSource]:
