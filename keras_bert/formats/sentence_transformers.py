@@ -190,7 +190,6 @@ def write(path: str, checkpoint: Checkpoint) -> None:
     for name, config in configs.items():
         place = f"{len(modules)}_{name}"
         modules.append((place, name))
-        os.makedirs(os.path.join(path, place))
         write_json(os.path.join(path, place, _CONFIG), config)
         if name == "Dense":
             save_file(tensors, os.path.join(path, place, SAFETENSORS_FILE), metadata={"format": "pt"})
