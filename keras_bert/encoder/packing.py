@@ -19,7 +19,7 @@ import keras
 from keras import ops
 
 from keras_bert.config import LAYOUTS
-from keras_bert.encoder.layer import BertLayer
+from keras_bert.encoder.layer import BertLayer, keep_arguments
 
 # google-research/bert modeling.py:712. It is far from float16's limit (65504), and exp(-10000) is 0 in every float
 # dtype.
@@ -154,8 +154,7 @@ class TokenLayout(BertLayer):
             raise ValueError(
                 "JAX has no shapes that follow the data, as layout='unpadded' needs. Choose 'rectangular' or 'packed'."
             )
-        self.kind = kind
-        self.attention = attention
+        keep_arguments(self, locals())
 
     def call(self, padding_mask):
         if self.kind == "packed":
