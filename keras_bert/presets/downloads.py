@@ -194,11 +194,10 @@ def _check_digests(directory: str, files: list[str]) -> None:
     """Checks large files, which Hugging Face's cache names by their SHA-256, since its library checks only sizes."""
     for name in files:
         path = os.path.join(directory, name)
-        if not os.path.islink(path):
-            continue  # Without symbolic links, the digest is unknown.
-        expected = os.path.basename(os.readlink(path))
+        # Small text files are not named by their SHA-256, and without symbolic links no file is.
+        expected = os.path.basename(os.readlink(path)) if os.path.islink(path) else ""
         if not re.fullmatch("[0-9a-f]{64}", expected):
-            continue  # Small text files are not named by their SHA-256.
+            continue
         with open(path, "rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         if digest != expected:
