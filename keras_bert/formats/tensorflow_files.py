@@ -48,7 +48,9 @@ def find_prefix(path: str) -> str | None:
     """
     if os.path.isfile(path + _INDEX):
         return path
-    names = [name.removesuffix(_INDEX) for name in glob.glob(f"*{_INDEX}", root_dir=path, include_hidden=True)]
+    if not os.path.isdir(path):
+        return None
+    names = [name.removesuffix(_INDEX) for name in os.listdir(path) if name.endswith(_INDEX)]
     if not names:
         return None
     named = _named_by_state(path)
