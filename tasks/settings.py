@@ -195,12 +195,14 @@ class Settings(Values):
             if value is None:
                 continue
             if rule.any_spelling:
-                object.__setattr__(self, field.name, value := rule.spelled(value))
+                value = rule.spelled(value)
+                object.__setattr__(self, field.name, value)
             values = value if isinstance(value, list | tuple) else [value]
             if rule.several and not values:
                 raise InputError(f"--{rule.flag or field.name}: expected at least one value, found none.")
             for item in values:
-                if fault := rule.fault(item):
+                fault = rule.fault(item)
+                if fault:
                     raise InputError(f"--{rule.flag or field.name}={item}: {fault}.")
                 if rule.needs and (extra := rule.needs(item)):
                     require_extra(extra, f"--{rule.flag or field.name}={item}".removesuffix("=True"))
