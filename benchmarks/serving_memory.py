@@ -15,7 +15,7 @@ rows, or as many as a body may hold. Seconds count until the last answer. Megaby
 process less its size when it was ready.
 
 --shapes asks the graph of an embedder in this process, first 100 times with the same texts, then with 1 to 8 texts of 1
-to 120 tokens, and prints the memory that glibc counts as in use.
+to 120 tokens, and prints the memory that glibc counts as in use in its heaps, and the resident size.
 """
 
 import collections
@@ -215,12 +215,13 @@ def measure(server: Server, idle: float, rows: Sequence, count: int = 1) -> Meas
     with concurrent.futures.ThreadPoolExecutor(count) as pool:
         answers = list(pool.map(lambda _: ask(server.rest_port, rows), range(count)))
     seconds = time.monotonic() - start
-    return Measured([status for status, _ in answers], answers[0][1], seconds, _megabytes(server, "VmHWM") - idle)
+    megabytes = _megabytes(server.process.pid, "VmHWM") - idle
+    return Measured([status for status, _ in answers], answers[0][1], seconds, megabytes)
 
 
-def _megabytes(server: Server, line_name: str) -> float:
+def _megabytes(process_id: int, line_name: str) -> float:
     """Returns the resident size of a process, `VmRSS`, or the largest that it had, `VmHWM` (proc(5))."""
-    with open(f"/proc/{server.process.pid}/status", encoding="ascii") as file:
+    with open(f"/proc/{process_id}/status", encoding="ascii") as file:
         return next(int(line.split()[1]) for line in file if line.startswith(line_name)) * 1024 / 1e6
 
 
@@ -248,7 +249,8 @@ def print_shapes(directory: str, count: int) -> None:
     for number in range(count + 1):
         if number % 100 == 0:
             gc.collect()
-            print(f"{number:5} different requests: {library.mallinfo2().uordblks / 1e6:.0f} MB in use", flush=True)
+            in_use, resident = library.mallinfo2().uordblks / 1e6, _megabytes(os.getpid(), "VmRSS")
+            print(f"{number:5} different requests: {in_use:.0f} MB in use, {resident:.0f} MB resident", flush=True)
         answer(text=tf.constant([_texts(1, generator.randint(1, 120))[0] for _ in range(generator.randint(1, 8))]))
 
 
@@ -289,7 +291,7 @@ def main(argv: list[str]) -> None:
         for name in FLAGS.heads:
             base_path, rows = export(name, directory), instances(name, max(counts))
             with serve(base_path, "--rest_api_timeout_in_ms=3600000", *FLAGS.server_flags) as server:
-                idle = _megabytes(server, "VmRSS")
+                idle = _megabytes(server.process.pid, "VmRSS")
                 measured = [measure(server, idle, rows[:count]) for count in counts]
                 alone = [ask(server.rest_port, [row])[1] for row in rows]
             for count, measurement in zip(counts, measured, strict=True):
@@ -297,7 +299,7 @@ def main(argv: list[str]) -> None:
                 largest = max(difference(answer, right) for answer, (right,) in pairs)
                 _print(name, str(count), rows[:count], measurement, largest)
             with serve(base_path, *FLAGS.server_flags) as server:
-                idle = _megabytes(server, "VmRSS")
+                idle = _megabytes(server.process.pid, "VmRSS")
                 if FLAGS.together:
                     measurement = measure(server, idle, rows, FLAGS.together)
                     _print(name, f"{FLAGS.together} x {len(rows)}", rows, measurement)

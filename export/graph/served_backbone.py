@@ -10,6 +10,8 @@ So fewer ops help:
 - GELU has the form that TensorFlow's remapper fuses into a product. LayerNorm has a form that it does not fuse, since
   `_MklLayerNorm` takes 0.2 ms for 14 tokens, many times as long as its parts, and changed probabilities by 8e-3.
 - Scale and mask of the scores are fused into their product, for which the mask's rank must be known.
+- T and S' are rounded up, since TensorFlow keeps oneDNN's primitives for each shape, up to 1,024 in each thread. A
+  MiniLM then grows by 90 MB over 600 different batches instead of 260, in the same time (docs/benchmarks.md).
 
 Tried without gain for one request (2 cores, AMD Zen 4): products by `Einsum`, which stay on Eigen when oneDNN is on
 (7.4 ms for 3 tokens, oneDNN 5.4; the same from 24 tokens on); the single-threaded executor. Weights as constants, which
@@ -20,8 +22,8 @@ packed for the size of the first request. TF_SET_ONEDNN_FPMATH_MODE=BF16 changes
 AMD EPYC with AVX512_BF16). Kernels stored in bfloat16 do: with them, and activations cast around each product, a
 request takes 0.8 times as long (`bfloat16`).
 
-Shapes: B batch, S sequence, S' longest of the batch, T rows (see `packing.py`), N heads, D size per head,
-H = N * D hidden.
+Shapes: B batch, S sequence, S' longest of the batch, T rows (see `packing.py`), both rounded up, N heads, D size per
+head, H = N * D hidden.
 """
 
 from collections.abc import Callable, Mapping
@@ -39,7 +41,7 @@ _TABLES = ("token", "position", "segment")
 
 
 class _RowIndices:
-    """Indices that relate rows to sequences; int32 unless noted.
+    """Indices that relate rows to sequences; int32 unless noted. Rows above the number of tokens repeat row 0.
 
     Args:
         padding_mask: int32, shape (B, S).
@@ -60,16 +62,29 @@ class _RowIndices:
         padding_mask = tf.reshape(padding_mask, [batch, sequence])  # The graph optimizer must know the rank, too.
         self.is_real = tf.cast(padding_mask, tf.bool) | (tf.range(sequence) == 0)
         flat = tf.reshape(self.is_real, [-1])
-        self.position_of_row = tf.cast(tf.where(flat)[:, 0], tf.int32)  # [T]
+        position_of_row = tf.cast(tf.where(flat)[:, 0], tf.int32)  # [T]
+        rows = tf.size(position_of_row)
+        self.position_of_row = tf.pad(position_of_row, [[0, _round_up(rows) - rows]])
         row = tf.reshape(tf.cumsum(tf.cast(flat, tf.int32)) - 1, [batch, sequence])
         self.row_of_position = tf.where(self.is_real, row, 0)
         self.positions, examples = self.position_of_row % sequence, self.position_of_row // sequence
-        longest = tf.maximum(tf.reduce_max(self.positions) + 1, 0)  # The maximum of no numbers is the least int32.
+        # The maximum of no numbers is the least int32.
+        longest = _round_up(tf.maximum(tf.reduce_max(self.positions) + 1, 0))
+
+        def attended(rectangle: tf.Tensor) -> tf.Tensor:
+            return tf.pad(rectangle, [[0, 0], [0, tf.maximum(longest - sequence, 0)]])[:, :longest]
+
         heads, kinds = tf.range(num_heads), tf.range(3)[:, tf.newaxis, tf.newaxis, tf.newaxis]
-        pieces = self.row_of_position[tf.newaxis, :, tf.newaxis, :longest] * (3 * num_heads)
+        pieces = attended(self.row_of_position)[:, tf.newaxis] * (3 * num_heads)  # [B, 1, S']
         self.heads = pieces + kinds * num_heads + heads[:, tf.newaxis]
         self.back = (examples[:, tf.newaxis] * num_heads + heads) * longest + self.positions[:, tf.newaxis]
-        self.bias = tf.where(padding_mask[:, tf.newaxis, tf.newaxis, :longest] == 0, MASKED_SCORE, 0.0)
+        self.bias = tf.where(attended(padding_mask)[:, tf.newaxis, tf.newaxis] == 0, MASKED_SCORE, 0.0)
+
+
+def _round_up(count: tf.Tensor) -> tf.Tensor:
+    """Rounds up to a multiple of 8, and from 512 on of 1/64 to 1/32 of the number."""
+    step = tf.maximum(count // 256, 1) * 8
+    return -(-count // step) * step
 
 
 @keras.saving.register_keras_serializable(package="keras_bert")

@@ -13,6 +13,7 @@ from toy_heads import backbone, shaken
 from toy_saved import ALL_HEADS, answers_of
 
 from export import saved_model
+from export.graph import served_backbone
 from export.graph.served_backbone import ServedBackbone
 from export.verification import verify
 from keras_bert import BertBackbone, BertPreprocessor
@@ -134,6 +135,16 @@ def test_an_empty_batch(encoder):
         "sequence_output": (0, 1, 16),
         "pooled_output": (0, 16),
     }
+
+
+def test_few_sizes_take_different_kernels():
+    """TensorFlow keeps oneDNN's primitives for each shape (docs/benchmarks.md, "What grows?")."""
+    pieces = [served_backbone._RowIndices(encoded([length] * 8)["padding_mask"], 2).heads for length in range(1, 161)]
+    assert len({heads.shape[3] for heads in pieces}) == 160 / 8
+    counts = range(1, 3000, 7)
+    rows = [served_backbone._RowIndices(encoded([1] * count)["padding_mask"], 2).back.shape[0] for count in counts]
+    assert len(set(rows)) < 140
+    assert all(count <= rounded < count + max(8, count / 32) for count, rounded in zip(counts, rows, strict=True))
 
 
 def test_layer_norm_keeps_its_epsilon():
