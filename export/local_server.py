@@ -80,8 +80,8 @@ def _runtime(wanted: str) -> str:
     if not missing:
         return wanted
     print(
-        f"bert-serve: {' and '.join(missing)} not installed, so TensorFlow computes single texts, too, which takes up "
-        "to 2.4 times as long. To change it, run: pip install 'keras-bert-zoo[onnx]'",
+        f"bert-serve: {' and '.join(missing)} not installed, so TensorFlow computes the encoders: a single text takes "
+        "up to 2.4 times as long. To change it, run: pip install 'keras-bert-zoo[onnx]'",
         file=sys.stderr,
     )
     return "tensorflow"

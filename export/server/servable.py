@@ -76,8 +76,7 @@ class ServedModel:
         name: the model's name in URLs.
         version: the version's number.
         settings: the server's settings: tags of the graph to load, threads, and the encoders' runtime. With `runtime`
-            "auto", ONNX Runtime computes small batches if it can, and TensorFlow everything else; with `precision`
-            "int8", ONNX Runtime computes all.
+            "auto", this is ONNX Runtime if it can compute them.
         turns: shared by all models of a server; None: this model has its own.
 
     Attributes:
@@ -134,8 +133,7 @@ class ServedModel:
         """Makes ONNX Runtime compute the encoders of a graph before it is loaded, if it can."""
         int8, threads = settings.precision == "int8", _session_config(settings).intra_op_parallelism_threads
         try:
-            small = settings.runtime == "auto" and not int8
-            encoders.replace(meta_graph, self.directory, small_batches_only=small, num_threads=threads, int8=int8)
+            encoders.replace(meta_graph, self.directory, num_threads=threads, int8=int8)
         except InputError as error:
             if int8:
                 raise

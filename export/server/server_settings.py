@@ -24,7 +24,7 @@ class ServerSettings(Settings):
     port: int = setting(8500, "Port of gRPC; 0: any free port, -1: no gRPC.", at_least=-1, at_most=65535)
     runtime: str = setting(
         "auto",
-        "Runtime of the encoders. auto: ONNX Runtime (extra: onnx) for up to 1,024 tokens, TensorFlow for more.",
+        "Runtime of the encoders. auto: ONNX Runtime (extra: onnx), and TensorFlow for models that it cannot compute.",
         choices=("auto", "tensorflow", "onnxruntime"),
         needs={"onnxruntime": "onnx"}.get,
     )
