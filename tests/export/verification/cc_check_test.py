@@ -117,6 +117,11 @@ def test_it_is_compiled_once(program, monkeypatch):
     assert os.path.dirname(program) == cc_check.cache_directory()
 
 
+def test_a_copy_of_the_source_is_the_same_program(program, monkeypatch, tmp_path):
+    monkeypatch.setattr(cc_check, "SOURCE", shutil.copy(cc_check.SOURCE, tmp_path))
+    assert _program() == program
+
+
 @pytest.mark.slow
 def test_another_source_is_another_program(program, monkeypatch, tmp_path):
     source = tmp_path / "other.cc"
