@@ -84,8 +84,19 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(20000, 20, 50)
     if "tensorflow" in sys.modules:
         cheap_graphs.begin()
+        _fork_verification()
     if tokenizer := sys.modules.get("keras_bert.tokenization.tokenizer"):
         _share_engines(tokenizer)
+
+
+def _fork_verification() -> None:
+    """Lets exports be verified in forks: a new interpreter takes five seconds to import TensorFlow.
+
+    In tests marked `fresh_process` it does (tests/export/conftest.py), and where a user's command verifies.
+    """
+    from export.verification import runner
+
+    runner.subprocess = processes.FORKING
 
 
 def _share_engines(tokenizer) -> None:

@@ -1,15 +1,12 @@
-"""Exports in tests are verified in forks: the fresh process alone takes five seconds to import TensorFlow."""
+"""What the tests of exports share: graphs on disk, and verification in a fresh process where a test asks for it."""
 
 import functools
 import os
 import shutil
 import subprocess
-import sys
-import types
 from typing import NamedTuple
 
 import filelock
-import processes
 import pytest
 import toy_server
 from toy_saved import ALL_HEADS, save_graph
@@ -17,21 +14,6 @@ from toy_saved import ALL_HEADS, save_graph
 from export.heads.base import Head
 from export.verification import runner
 from export.verification.verify import Probe
-
-
-def _run(command, **settings):
-    run = processes.run if command[0] == sys.executable else subprocess.run
-    return run(command, **settings)
-
-
-_FORKING = types.SimpleNamespace(run=_run, TimeoutExpired=subprocess.TimeoutExpired)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _forked_verification():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runner, "subprocess", _FORKING)
-        yield
 
 
 @pytest.fixture(autouse=True)

@@ -90,6 +90,15 @@ def test_tensorflow_is_imported_and_not_initialized():
     assert done.stdout == "True 1\nTrue\n", done.stderr
 
 
+@pytest.mark.parametrize("is_quick", [True, False])
+def test_the_python_commands_of_a_quick_one_are_forked(is_quick):
+    program = "import sys; print('tensorflow' in sys.modules)"
+    outer = f"import subprocess, sys; subprocess.run([sys.executable, '-I', '-c', {program!r}], cwd='/', env={{}})"
+    command = [sys.executable, "-c", outer]
+    with processes.popen(command, is_quick=is_quick, stdout=subprocess.PIPE, text=True) as process:
+        assert process.communicate(timeout=60)[0] == f"{is_quick}\n"
+
+
 @pytest.mark.parametrize(
     ("command", "settings", "message"),
     [

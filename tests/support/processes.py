@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import types
 from collections.abc import Mapping, Sequence
 
 import fork_server
@@ -37,11 +38,12 @@ class Popen(subprocess.Popen):
     """`subprocess.Popen` of a Python command whose process is forked from the server's.
 
     Args:
-        optimizes: whether its TensorFlow optimizes graphs, which costs more than it gains where each runs once.
+        is_quick: whether it saves what costs more than it gains in a test: TensorFlow's optimizer of graphs, and a new
+            interpreter for each Python command that it runs itself (`run_forked`).
     """
 
-    def __init__(self, *args, optimizes: bool = True, **settings):
-        self._optimizes = optimizes
+    def __init__(self, *args, is_quick: bool = False, **settings):
+        self._is_quick = is_quick
         super().__init__(*args, **settings)
 
     def _execute_child(self, args, executable, preexec_fn, close_fds, pass_fds, cwd, env, *others):
@@ -60,12 +62,14 @@ class Popen(subprocess.Popen):
             "cwd": os.path.abspath(cwd or os.getcwd()),
             "env": environment,
             "start_new_session": bool(start_new_session),
-            "optimizes": self._optimizes,
+            "is_quick": self._is_quick,
         }
         streams = tuple(
             default if stream == -1 else stream for default, stream in enumerate((p2cread, c2pwrite, errwrite))
         )
         self._connection = _connect()
+        if self._is_quick:
+            environment[_ADDRESS] = os.environ[_ADDRESS]
         fork_server.send(self._connection, request, streams)
         self.pid, _ = fork_server.receive(self._connection)
         self._child_created = True
@@ -89,12 +93,12 @@ popen = Popen
 
 
 def run(command, *, input=None, capture_output=False, timeout=None, check=False, **settings):
-    """`subprocess.run` of a Python command, by `Popen`, without optimizing graphs (tests/conftest.py)."""
+    """`subprocess.run` of a Python command, by a quick `Popen`."""
     if input is not None:
         settings["stdin"] = subprocess.PIPE
     if capture_output:
         settings.update(stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    with Popen(command, optimizes=False, **settings) as process:
+    with Popen(command, is_quick=True, **settings) as process:
         try:
             output, errors = process.communicate(input, timeout=timeout)
         except BaseException:
@@ -104,6 +108,16 @@ def run(command, *, input=None, capture_output=False, timeout=None, check=False,
     if check:
         done.check_returncode()
     return done
+
+
+def run_forked(command, **settings):
+    """`subprocess.run` of any command, by `run` if it is one of Python: what takes the place of `subprocess.run`."""
+    return (run if command[0] == sys.executable else _run_fresh)(command, **settings)
+
+
+_run_fresh = subprocess.run
+# What takes the place of the module `subprocess`, in modules that run commands.
+FORKING = types.SimpleNamespace(run=run_forked, TimeoutExpired=subprocess.TimeoutExpired)
 
 
 def _program(command: Sequence) -> tuple[set[str], dict]:
