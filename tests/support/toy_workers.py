@@ -35,5 +35,5 @@ def start_workers(path: str, mode: str, directory, count: int = 2) -> list[subpr
         environment = dict(os.environ, TF_CONFIG=tf_config)
         with open(os.path.join(directory, f"log{index}.txt"), "a") as log:
             command = [sys.executable, path, mode, str(directory)]
-            workers.append(processes.popen(command, env=environment, stdout=log, stderr=log))
+            workers.append(processes.popen(command, is_quick=True, env=environment, stdout=log, stderr=log))
     return workers

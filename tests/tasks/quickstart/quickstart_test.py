@@ -1,5 +1,6 @@
 """The whole road on a little text: interrupted, continued, served, and refused under other settings."""
 
+import functools
 import json
 import os
 import random
@@ -122,7 +123,8 @@ def test_interrupted_then_continued_to_answers(tmp_path, monkeypatch, capfd):
     assert unfinished_files(tmp_path) == []
 
     # The commands of the stages are forked: each would take seconds to import TensorFlow.
-    forking = types.SimpleNamespace(Popen=processes.popen, TimeoutExpired=subprocess.TimeoutExpired)
+    quick = functools.partial(processes.popen, is_quick=True)
+    forking = types.SimpleNamespace(Popen=quick, TimeoutExpired=subprocess.TimeoutExpired)
     monkeypatch.setattr(pipeline, "subprocess", forking)
     monkeypatch.setattr(stages, "run_command", Commands())
     monkeypatch.setattr(stages, "_FINE_TUNING_STEPS", 3)
