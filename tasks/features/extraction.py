@@ -39,8 +39,8 @@ def extract(settings: FeatureSettings) -> dict:
     writing.check_path(path)
     if settings.output_dir:
         check_writable(settings.output_dir)
-    names = settings.layers or (DEFAULT_LAYERS if settings.pooling == "none" else ["-1"])
-    layers, config = choose_layers(settings, names, "Extracting features")
+    default = DEFAULT_LAYERS if settings.pooling == "none" else DEFAULT_LAYERS[:1]
+    layers, config = choose_layers(settings, default, "Extracting features")
     num_weights = len(settings.layer_weights or ())
     if num_weights and settings.combine != "weighted_sum":
         raise InputError("--layer_weights is for --combine=weighted_sum alone. Leave it out.")

@@ -33,7 +33,7 @@ class FeatureSettings(StartSettings):
     output_dir: str | None = changeable(None, "Directory for metrics.json and flags.json.")
     layers: list[str] | None = changeable(
         None,
-        "Layers, from 1 (lowest) or -1 (last); 0 or embeddings; or all. Default: -1,-2,-3,-4; with --pooling: -1.",
+        "Layers, from 1 (lowest) or -1 (last); 0 or embeddings; or all. Default: the last four; with --pooling: -1.",
     )
     combine: str = changeable("none", "How to combine the layers; none: a vector for each.", choices=COMBINES)
     pooling: str = changeable(
@@ -62,12 +62,12 @@ class FeatureSettings(StartSettings):
     bad_rows: str | None = replaced(FineTuningSettings, "bad_rows", "refuse")
 
 
-def choose_layers(settings, names: Sequence[str], needed_for: str) -> tuple[list[int], BertConfig]:
-    """Returns the indices of the named layers, and the sizes of the encoder.
+def choose_layers(settings, default: Sequence[str], needed_for: str) -> tuple[list[int], BertConfig]:
+    """Returns the indices of the layers to read, and the sizes of the encoder.
 
     Args:
-        settings: `StartSettings` with a `max_seq_length`.
-        names: as in `resolve_layers`.
+        settings: `StartSettings` with `layers`, as in `resolve_layers`, and a `max_seq_length`.
+        default: the layers if the settings name none, the last one first; a smaller encoder has the first of them.
         needed_for: the purpose of the encoder, for messages.
 
     Raises:
@@ -82,7 +82,7 @@ def choose_layers(settings, names: Sequence[str], needed_for: str) -> tuple[list
             source, config = settings.init_checkpoint or settings.bert_config_file, read_bert_config(origin.preset)
     else:
         config = read_bert_config(source)
-    layers = resolve_layers(names, config.num_layers)
+    layers = resolve_layers(settings.layers or default[: config.num_layers], config.num_layers)
     check_positions(settings.max_seq_length, config.max_sequence_length, source)
     return layers, config
 

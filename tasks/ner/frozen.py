@@ -63,7 +63,7 @@ class FrozenNer(Ner):
         return FrozenSpec(
             sequence_length=settings.max_seq_length,
             labels=labels,
-            layers=choose_layers(settings, settings.layers or DEFAULT_LAYERS, "--do_train")[0],
+            layers=choose_layers(settings, DEFAULT_LAYERS, "--do_train")[0],
             combine=settings.combine,
             document_context=settings.document_context == "document",
         )

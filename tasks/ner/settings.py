@@ -36,7 +36,7 @@ class NerSettings(WordSettings, RareLabelSettings):
     )
     # The spec identifies a run by its layers and their combination.
     layers: list[str] | None = changeable(
-        None, "frozen: layers, from 1 (lowest) or -1 (last); 0 or embeddings; or all. Default: -1,-2,-3,-4."
+        None, "frozen: layers, from 1 (lowest) or -1 (last); 0 or embeddings; or all. Default: the last four."
     )
     combine: str = changeable(
         "concatenate", "frozen: how to combine the layers; weighted_sum learns its weights.", choices=COMBINES[1:]

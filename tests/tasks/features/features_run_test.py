@@ -60,6 +60,11 @@ def test_tokens_of_texts_in_their_order(preset, tokens):
     assert arrays["tokens"][splits[9] :].tolist() == ["[CLS]", "met", "##s", "[SEP]"]
 
 
+def test_the_last_four_layers_of_two_are_both(preset, files, tmp_path):
+    results, _ = extracted(tmp_path / "both.npz", preset=preset, input_file=str(files / "texts.txt"))
+    assert list(results["vectors"]) == ["layer_2", "layer_1"]
+
+
 def test_google_flags_name_the_encoder_and_batches_change_nothing(preset, files, tokens, tmp_path, monkeypatch):
     """google-research/bert's extract_features.py takes --init_checkpoint and --vocab_file in place of a preset."""
     vocabulary = tmp_path / "vocab.txt"
