@@ -103,7 +103,7 @@ class SquadSettings(FineTuningSettings):
     def __post_init__(self):
         super().__post_init__()
         if self.do_eval:  # `--train_file` alone may set it, so that the setting's own `needs` cannot check it.
-            require_extra("squad", "--do_eval")
+            require_extra("squad", "--do_eval, which --do_train alone leaves out,")
 
     def override(self, spec: SquadSpec) -> SquadSpec:
         """Returns a spec in which the values that these settings give replace its own.
