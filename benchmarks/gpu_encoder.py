@@ -68,7 +68,7 @@ def make_batch(config: BertConfig) -> dict[str, np.ndarray]:
 
 
 def flops_per_token(config: BertConfig) -> float:
-    """Returns the operations of a step per token, as `tasks.engine.throughput` counts them."""
+    """Returns the operations of a step per token: a multiplication is two, and the backward pass twice the forward."""
     hidden = config.hidden_dim
     layer = 4 * hidden**2 + 2 * hidden * config.intermediate_dim + 2 * hidden * FLAGS.sequence_length
     return 6 * (config.num_layers * layer + _MASKED_SHARE * (hidden**2 + hidden * config.vocabulary_size))

@@ -141,7 +141,6 @@ def settings_of(given: dict, steps: int, seed: int, output_dir: str):
         save_checkpoints_steps=max(1, steps // _EVALUATIONS),
         eval_batch_size=64,
         random_seed=seed,
-        peak_tflops=1.0,  # Measuring it takes seconds.
         do_train=True,
         do_eval=True,
         **start,

@@ -12,15 +12,10 @@ import tensorflow as tf
 from tqdm import tqdm
 
 from keras_bert import files
-from tasks.engine.throughput import Speed
 from tasks.engine.time_budget import UNSETTLED
 
 _COUNTS = ("examples", "real_tokens")  # Summed to give the speed; all other figures are averaged.
-_SHOWN = {
-    "examples_per_second": "{:.0f} examples/s",
-    "real_tokens_per_second": "{:,.0f} tokens/s",
-    "share_of_peak": "{:.0%} of peak",
-}
+_SHOWN = {"examples_per_second": "{:.0f} examples/s", "real_tokens_per_second": "{:,.0f} tokens/s"}
 # As `tf.summary.scalar` marks its values. That function needs TensorBoard, which TensorFlow 2.21 does not install.
 _SCALAR = tf.compat.v1.SummaryMetadata(plugin_data={"plugin_name": "scalars"})
 
@@ -82,15 +77,13 @@ class Reporter(contextlib.AbstractContextManager):
         output_dir: directory for `history.json` and `events/`.
         start_step: step to resume from; later rows of an earlier run are dropped.
         description: title of the progress bar.
-        speed: peak of the hardware, to report the share of it that is reached; None to leave this out.
         is_active: whether to show and write anything; False on all workers but the chief.
     """
 
-    def __init__(self, output_dir: str, *, start_step: int, description: str, speed: Speed | None, is_active: bool):
+    def __init__(self, output_dir: str, *, start_step: int, description: str, is_active: bool):
         self.history, self._events = History(), tf.summary.create_noop_writer()
         self._output_dir = output_dir
         self._description = description
-        self._speed = speed
         self._is_active = is_active
         if is_active:
             files.make_directory(output_dir)
@@ -122,12 +115,9 @@ class Reporter(contextlib.AbstractContextManager):
         self._bar.update(len(values))
 
     def _rates(self, names: list[str], values: np.ndarray, seconds: float) -> dict[str, float]:
-        """Returns `examples_per_second` and, where known, `real_tokens_per_second` and `share_of_peak`."""
+        """Returns `examples_per_second` and, where known, `real_tokens_per_second`."""
         sums = dict(zip(names, values.astype(np.float64).sum(axis=0) / max(seconds, 1e-9), strict=True))
-        rates = {f"{name}_per_second": sums[name] for name in _COUNTS if sums[name]}
-        if self._speed is not None and "real_tokens_per_second" in rates:
-            rates["share_of_peak"] = self._speed.share_of_peak(rates["real_tokens_per_second"])
-        return rates
+        return {f"{name}_per_second": sums[name] for name in _COUNTS if sums[name]}
 
     def record(self, step: int, names: list[str]) -> None:
         """Ends an interval at `step`: writes its means to the history and to TensorBoard.

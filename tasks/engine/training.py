@@ -19,7 +19,6 @@ from tasks.engine.divergence import Divergence, save_batch
 from tasks.engine.preemption import Preemption
 from tasks.engine.progress import EarlyStopping, History, Reporter
 from tasks.engine.strategy import distribute
-from tasks.engine.throughput import Speed
 from tasks.engine.time_budget import UNSETTLED, Budget
 from tasks.engine.train_step import Objective, TrainStep, named_losses
 from tasks.engine.workers import Workers
@@ -97,7 +96,6 @@ class Trainer:
         evaluate: Callable[[], dict[str, float]] | None = None,
         evaluation_steps: int = 1,
         early_stopping: EarlyStopping | None = None,
-        speed: Speed | None = None,
         description: str = "training",
     ) -> History:
         """Trains up to a step, or for a time, starting from the newest checkpoint in `output_dir` if there is one.
@@ -118,7 +116,6 @@ class Trainer:
             evaluation_steps: minimum of steps between two evaluations; the last step is always evaluated.
             early_stopping: ends the training once the evaluations stop improving; weights and `step` are then those of
                 the best evaluation, kept in `best/`. Needs `evaluate` and a single worker.
-            speed: peak to compare the speed with; None reports the speed alone.
             description: title of the progress bar.
 
         Returns:
@@ -145,7 +142,7 @@ class Trainer:
             start_step = step = self.restore()
             budget.agree(int(self.workers.from_chief(budget.num_steps)))  # Only the chief reads the budget's file.
             is_over = self.workers.from_chief(budget.is_over(step))
-            options = {"description": description, "speed": speed, "is_active": self.workers.is_chief}
+            options = {"description": description, "is_active": self.workers.is_chief}
             with Reporter(self.output_dir, start_step=step, **options) as report:
                 report.expect(budget.num_steps)
                 was_evaluated = early_stopping is not None and not report.needs_evaluation(step, 1)

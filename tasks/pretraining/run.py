@@ -33,8 +33,7 @@ def pretrain(settings: PretrainingSettings) -> dict:
           the scores of always giving the most frequent answer of the training records.
         - With `do_train`: `train_records`, `train_steps`, `train_start` and, unless the training was finished,
           `train_resumed_at` (if resumed), `train_seconds` (without evaluation), `examples_per_second`,
-          `real_tokens_per_second`, `train_command` and, if the peak is known, `share_of_peak`, `peak_tflops` (of all
-          devices) and `peak_source`.
+          `real_tokens_per_second` and `train_command`.
         - With `packing`: `real_token_share` of padded rows and `packed_real_token_share`.
         - With `time_budget_minutes`: `num_train_steps`, the number of steps that fits into the budget.
 

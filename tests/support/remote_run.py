@@ -61,7 +61,6 @@ def pre_train(root: str) -> dict:
         "do_eval": True,
         "max_eval_steps": 2,
         "jit_compile": False,
-        "peak_tflops": 1.0,
         **_SIZES,
     }
     return pretrain(PretrainingSettings(**settings))

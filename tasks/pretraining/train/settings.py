@@ -76,12 +76,6 @@ class PretrainingSettings(TrainingSettings):
     max_eval_steps: int | None = changeable(
         None, "Maximum number of batches of an evaluation; default: all.", at_least=1, subject="evaluation"
     )
-    peak_tflops: float | None = changeable(
-        None,
-        "Peak of one device in 10^12 operations per second, from its data sheet; default: measured, except on a TPU.",
-        at_least=1e-3,
-        subject="devices",
-    )
     optimizer: str = replaced(
         TrainingSettings,
         "optimizer",

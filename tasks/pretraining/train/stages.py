@@ -12,7 +12,6 @@ from keras_bert.tokenization.tokenizer import BertTokenizer
 from tasks.engine.build_trainer import build_trainer, prepare_devices
 from tasks.engine.settings import identify, tokenizer_identity
 from tasks.engine.strategy import needs_static_shapes
-from tasks.engine.throughput import Speed, find_peak, pretraining_flops_per_token
 from tasks.engine.time_budget import CLOCK_FILE, UNSETTLED, Budget
 from tasks.engine.training import Trainer
 from tasks.engine.workers import Workers
@@ -178,14 +177,13 @@ def _train(
     sizes = {"batch_size": settings.train_batch_size, "random_seed": settings.random_seed}
     make_dataset = TrainBatches(data, **sizes, masking=masking, packing=plan)
     before = trainer.restore()
-    if (is_over := budget.is_over(before)) and not before:
+    if budget.is_over(before) and not before:
         raise InputError(
             f"--time_budget_minutes={settings.time_budget_minutes}: over before step 1, with the time of earlier calls "
             f"in {os.path.join(settings.output_dir, CLOCK_FILE)}. Give more, or choose a new --output_dir."
         )
-    speed = None if is_over else _speed(trainer, data, settings)
     start = time.monotonic()
-    options = {"save_checkpoints_steps": settings.save_checkpoints_steps, "evaluate": evaluation, "speed": speed}
+    options = {"save_checkpoints_steps": settings.save_checkpoints_steps, "evaluate": evaluation}
     trainer.fit(make_dataset, budget, description="pre-training", **options)
     last = int(trainer.step.numpy())
     steps, figures = last - before, {"train_records": data.num_records, "train_steps": last}
@@ -200,25 +198,13 @@ def _train(
     if steps > 0:
         seconds = time.monotonic() - start - (evaluation.seconds if evaluation else 0.0)
         num_examples = steps * settings.train_batch_size * (data.num_records / plan.num_rows if plan else 1)
-        tokens_per_second = num_examples / seconds * data.num_real_tokens / data.num_records
         figures |= {
             "train_seconds": round(seconds, 1),
             "examples_per_second": round(num_examples / seconds, 1),
-            "real_tokens_per_second": round(tokens_per_second),
+            "real_tokens_per_second": round(num_examples / seconds * data.num_real_tokens / data.num_records),
+            "train_command": command_line("bert-pretrain", settings),
         }
-        if speed is not None:
-            figures |= {"share_of_peak": speed.share_of_peak(tokens_per_second), "peak_source": speed.peak_source}
-            figures["peak_tflops"] = round(speed.peak_flops / 1e12, 3)
-        figures["train_command"] = command_line("bert-pretrain", settings)
     return figures
-
-
-def _speed(trainer: Trainer, records: Records, settings: PretrainingSettings) -> Speed | None:
-    peak = find_peak(trainer.strategy, settings.peak_tflops, settings.mixed_precision)
-    if peak is None:
-        return None
-    per_example = (records.num_real_tokens / records.num_records, records.answer_counts.sum() / records.num_records)
-    return Speed(pretraining_flops_per_token(trainer.model.backbone.bert_config, *per_example), *peak)
 
 
 # === Evaluation ===

@@ -84,7 +84,6 @@ def main(mode: str, directory: str) -> None:
         "bert_config_file": os.path.join(files, "config.json"),
         "output_dir": os.path.join(directory, "one" if mode == "all" else f"disk{index}"),
         "train_batch_size": 8,
-        "peak_tflops": 1.0,
         "learning_rate": 1e-3,
         "do_train": True,
         "distribution_strategy": "multi_worker_mirrored" if tf_config else "one_device",

@@ -80,7 +80,7 @@ class Commands:
 
     def __call__(self, command, **given):
         if command == "bert-pretrain":
-            given |= {"time_budget_minutes": None, "num_train_steps": 2, "num_warmup_steps": 1, "peak_tflops": 1.0}
+            given |= {"time_budget_minutes": None, "num_train_steps": 2, "num_warmup_steps": 1}
         if command == "bert-embed":
             read = self._parse(EmbedSettings, given)
             for path, rows in ((read.train_file, 33), (read.dev_file, 3)):
