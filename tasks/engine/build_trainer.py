@@ -53,6 +53,6 @@ def build_trainer(
         options = settings.optimizer_options
         optimizer = build_optimizer(settings.optimizer, settings.learning_rate, *num_steps, **options)
         optimizer = wrap_loss_scale(optimizer, settings.mixed_precision)
-    names = ("output_dir", "gradient_accumulation_steps", "jit_compile", "rematerialize", "random_seed", "spike_factor")
+    names = ("output_dir", "gradient_accumulation_steps", "jit_compile", "rematerialize", "random_seed")
     options = {name: getattr(settings, name) for name in names}
     return Trainer(model, optimizer, objective, strategy=strategy, pooling=pooling, **options)

@@ -31,9 +31,6 @@ class TrainingSettings(Settings):
     gradient_accumulation_steps: int = setting(1, "Parts of a batch to compute one by one, to save memory.", at_least=1)
     save_checkpoints_steps: int = changeable(1000, "Training steps between checkpoints.", at_least=1)
     random_seed: int = setting(12345, "Seed of data order, initial weights and dropout.", at_least=0, at_most=2**32 - 1)
-    spike_factor: float = changeable(
-        0.0, "Stop if the loss exceeds this multiple of its running median; 0: never.", at_least=0.0
-    )
     eval_batch_size: int = changeable(
         8, "Examples per evaluation step, over all devices.", at_least=1, subject="evaluation"
     )

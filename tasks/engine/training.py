@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from keras_bert.errors import InputError
 from tasks.engine.checkpoints import Checkpoints, keep_settings
-from tasks.engine.divergence import Divergence, save_batch
+from tasks.engine.divergence import find_divergence, save_batch
 from tasks.engine.preemption import Preemption
 from tasks.engine.progress import EarlyStopping, History, Reporter
 from tasks.engine.strategy import distribute
@@ -40,7 +40,6 @@ class Trainer:
         output_dir: gets `checkpoints/`, `events/` and `history.json`; only the chief of several workers
             writes there.
         strategy: `tf.distribute.Strategy`; None for the current one.
-        spike_factor: stops the training if the loss exceeds this multiple of its running median; 0 for never.
         keep_checkpoints: number of checkpoints to keep; 0 to save none.
         steps_per_call: maximum number of steps between two returns to Python; fewer if they take long.
         **step_options: `gradient_accumulation_steps`, `clip_norm`, `jit_compile`, `rematerialize`, `random_seed` and
@@ -55,7 +54,6 @@ class Trainer:
         *,
         output_dir: str,
         strategy: tf.distribute.Strategy | None = None,
-        spike_factor: float = 0.0,
         keep_checkpoints: int = 3,
         steps_per_call: int = 100,
         **step_options,
@@ -63,7 +61,6 @@ class Trainer:
         self.model, self.optimizer, self.objective = model, optimizer, objective
         self.output_dir = output_dir
         self.strategy = strategy or tf.distribute.get_strategy()
-        self.spike_factor = spike_factor
         self.keep_checkpoints = keep_checkpoints
         self.steps_per_call = steps_per_call
         self.workers = Workers(self.strategy)
@@ -122,8 +119,8 @@ class Trainer:
             The `History`, including that of earlier runs. Workers other than the chief only know their own rows.
 
         Raises:
-            InputError: the data ended early; the loss or gradient is not finite, or the loss spiked (the batch is
-                saved); a batch cannot be split into `gradient_accumulation_steps`; no checkpoint can be read.
+            InputError: the data ended early; the loss or gradient is not finite (the batch is saved); a batch cannot be
+                split into `gradient_accumulation_steps`; no checkpoint can be read.
             Preempted: SIGTERM arrived; the checkpoint is saved, if the trainer keeps any.
             WorkerLost: another worker is gone.
         """
@@ -230,7 +227,6 @@ class Trainer:
         Calls take about `SECONDS_PER_CALL` if steps are short, and never cross a multiple of any of the intervals.
         """
         batches = iter(self._training_batches(make_dataset, step))
-        divergence = Divergence(self.spike_factor)
         seconds_per_step = SECONDS_PER_CALL  # The first call does one step.
         while step < budget.num_steps:
             ends = (interval - step % interval for interval in intervals)
@@ -240,7 +236,7 @@ class Trainer:
             values = self._call_train(batches, count)
             # Every worker uses the time of the slowest: all must do the same number of steps per call.
             seconds_per_step = self.workers.gather(time.monotonic() - start).max() / count
-            if fault := divergence.find(self.train_step.figure_names, values):
+            if fault := find_divergence(self.train_step.figure_names, values):
                 self._stop_diverged(make_dataset, step + fault[0] + 1, fault[1])
             step += count
             yield step, values

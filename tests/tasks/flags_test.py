@@ -139,7 +139,7 @@ WRONG = {
     "--optimizer=sgd": "must be one of bert-2018, adamw, lamb",
     "--layer_decay=0": "must be greater than 0",
     "--layer_decay=1.5": "--layer_decay=1.5",
-    "--spike_factor=inf": "--spike_factor=inf: must be a finite number",
+    "--layer_decay=inf": "--layer_decay=inf: must be a finite number",
     "--mixed_precision=float64": "must be one of float32, bfloat16, float16",
     "--distribution_strategy=two": "must be one of one_device, mirrored",
 }

@@ -64,7 +64,7 @@ def test_a_list_holds_values_of_its_type(text, sizes):
         (["--from=a", "--nope=1"], "Unknown command line flag 'nope'"),
         (["--from=a", "--layer_decay=0"], "must be greater than 0"),
         (["--from=a", "--layer_decay=1.5"], "--layer_decay=1.5"),
-        (["--from=a", "--spike_factor=nan"], "must be a finite number"),
+        (["--from=a", "--learning_rate=nan"], "must be a finite number"),
         (["--from=a", "--optimizer=sgd"], "must be one of bert-2018, adamw, lamb"),
         (["--from=a", "--learning_rate=0,1"], "must be greater than 0"),
         (["--from=a", "--stride=0"], "must be at least 1"),
@@ -106,7 +106,7 @@ def test_two_commands_in_one_process_keep_their_own_defaults():
 def test_identity_leaves_out_paths_devices_and_speed():
     kept = Example(source="a").identity()
     assert {"learning_rate", "random_seed", "labels"} <= kept.keys()
-    assert not {"source", "eval_batch_size", "num_gpus", "tpu", "jit_compile", "spike_factor"} & kept.keys()
+    assert not {"source", "eval_batch_size", "num_gpus", "tpu", "jit_compile"} & kept.keys()
 
 
 def test_every_setting_of_a_training_has_a_help_text():

@@ -6,7 +6,7 @@ import tensorflow as tf
 from toy_training import build_trainer, draw, repeated
 
 from keras_bert.errors import InputError
-from tasks.engine.divergence import WINDOW, Divergence
+from tasks.engine.divergence import find_divergence
 
 NAMES = ["loss", "gradient_norm"]
 
@@ -16,22 +16,9 @@ def rows(losses):
 
 
 def test_numbers_that_are_not_finite():
-    divergence = Divergence()
-    assert divergence.find(NAMES, rows([3.0, 2.0, 1e30])) is None
-    assert divergence.find(NAMES, rows([3.0, np.nan, np.nan])) == (1, "loss nan, gradient_norm 1")
-    assert divergence.find(NAMES, np.array([[1.0, np.inf]])) == (0, "loss 1, gradient_norm inf")
-
-
-def test_spikes_are_measured_by_the_running_median():
-    divergence = Divergence(spike_factor=3.0)
-    assert divergence.find(NAMES, rows([2.0] * (WINDOW // 2 - 1) + [7.0])) is None  # Too early to tell.
-    assert divergence.find(NAMES, rows([5.9] * 3)) is None
-    index, reason = divergence.find(NAMES, rows([2.0, 6.1, 9.0]))
-    assert index == 1 and reason == "loss 6.1 is over 3 times the running median 2 (--spike_factor)"
-    # The level rises once half of the window has.
-    assert divergence.find(NAMES, rows([5.0] * WINDOW)) is None
-    assert divergence.find(NAMES, rows([14.0])) is None
-    assert Divergence().find(NAMES, rows([1.0] * WINDOW + [1e6])) is None  # Off.
+    assert find_divergence(NAMES, rows([3.0, 2.0, 1e30])) is None
+    assert find_divergence(NAMES, rows([3.0, np.nan, np.nan])) == (1, "loss nan, gradient_norm 1")
+    assert find_divergence(NAMES, np.array([[1.0, np.inf]])) == (0, "loss 1, gradient_norm inf")
 
 
 def poisoned(step_of_poison):
@@ -64,11 +51,3 @@ def test_the_batch_is_kept_and_a_repaired_training_goes_on(tmp_path):
     history = build_trainer(tmp_path / "run").fit(repeated, 12)
     expected = build_trainer(tmp_path / "undisturbed").fit(repeated, 12)
     assert history.training == expected.training
-
-
-def test_a_spike_stops_the_training(tmp_path):
-    trainer = build_trainer(tmp_path, spike_factor=1.0, num_steps=400)  # Any loss above the median is a spike.
-    with pytest.raises(InputError, match=r"diverged at step \d+: loss .* over 1 times the running median"):
-        trainer.fit(repeated, 400)
-    [path] = tmp_path.glob("diverged_step_*.npz")
-    assert WINDOW // 2 < int(path.stem.rpartition("_")[2]) < 400
