@@ -18,12 +18,14 @@ from keras_bert.errors import InputError
 from keras_bert.files import is_directory
 from tasks import flags
 from tasks.pretraining.data.settings import DataSettings
+from tasks.pretraining.figures import format_figures
 
 
 def main(settings: DataSettings) -> None:
-    from tasks.pretraining.data.report import format_report
-
-    print(format_report(create_pretraining_data(settings)))
+    report = create_pretraining_data(settings)
+    paths = report["output_files"]
+    shown = paths if len(paths) <= 4 else [*paths[:2], f"... {len(paths)} files", paths[-1]]
+    print(format_figures(report), *shown, sep="\n")
 
 
 console_main = flags.console_main(main, DataSettings)

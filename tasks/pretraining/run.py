@@ -19,6 +19,7 @@ machine's own TF_CONFIG; the first machine writes the files.
 import time
 
 from tasks import flags
+from tasks.pretraining.figures import format_figures
 from tasks.pretraining.train.settings import PretrainingSettings
 
 
@@ -48,14 +49,7 @@ def pretrain(settings: PretrainingSettings) -> dict:
 
 
 def main(settings: PretrainingSettings) -> None:
-    for name, value in pretrain(settings).items():
-        print(f"{name:26}{_show(value):>14}")
-
-
-def _show(value: float | int | str) -> str:
-    if isinstance(value, str):
-        return value
-    return f"{value:,.4f}" if isinstance(value, float) else f"{value:,}"
+    print(format_figures(pretrain(settings)))
 
 
 console_main = flags.console_main(main, PretrainingSettings)

@@ -28,7 +28,7 @@ from keras_bert.tokenization.normalizer import MAX_WORD_LENGTH
 from keras_bert.vocabulary import MAX_PIECE_BYTES, SPECIAL_TOKENS
 from tasks import flags
 from tasks.pretraining.engines import EngineSettings
-from tasks.pretraining.figures import figure_lines
+from tasks.pretraining.figures import format_figures
 from tasks.pretraining.word_counts import count_words, merge_counts, read_counts, read_num_words
 from tasks.settings import setting
 from tasks.text.blocks import spool_pipes
@@ -65,7 +65,7 @@ class VocabularySettings(EngineSettings):
 
 
 def main(settings: VocabularySettings) -> None:
-    print(format_report(train_vocab(settings)))
+    print(format_figures(train_vocab(settings)))
 
 
 console_main = flags.console_main(main, VocabularySettings)
@@ -256,13 +256,6 @@ def _describe(pieces: list[str], counts: dict[str, int], characters: Counter[str
         "unknown_share": num_unknown / num_words,
         "longest_piece": max((piece.removeprefix("##") for piece in pieces if piece[0] != "["), key=len, default=""),
     }
-
-
-def format_report(report: dict) -> str:
-    """Renders a report as lines of name and figure, followed by the paths of the files."""
-    figures = {name: value for name, value in report.items() if not name.endswith("_file")}
-    paths = [value for name, value in report.items() if name not in figures]
-    return "\n".join([*figure_lines(figures), *paths])
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ S: `max_seq_length`.
 import numpy as np
 
 from tasks.pretraining.data.masking import MaskedBatch
-from tasks.pretraining.figures import figure_lines
 
 _BARS = 32
 
@@ -57,11 +56,3 @@ def describe_counts(counts: np.ndarray) -> dict:
             for start, end in ((start, start + width - 1) for start in range(1, longest + 1, width))
         ],
     }
-
-
-def format_report(report: dict) -> str:
-    """Renders a report as lines of name and figure, followed by the paths of the files; of many, the first and last."""
-    figures = {name: value for name, value in report.items() if isinstance(value, int | float)}
-    files = report["output_files"]
-    shown = files if len(files) <= 4 else [*files[:2], f"... {len(files)} files", files[-1]]
-    return "\n".join([*figure_lines(figures), *shown])

@@ -19,7 +19,8 @@ from keras_bert.files import list_directory, read_lines, write_lines
 from keras_bert.tokenization.normalizer import split_words
 from keras_bert.vocabulary import SPECIAL_TOKENS, read_vocabulary
 from tasks.pretraining import train_vocab as train_vocab_module
-from tasks.pretraining.train_vocab import VocabularySettings, format_report, train_vocab
+from tasks.pretraining.figures import format_figures
+from tasks.pretraining.train_vocab import VocabularySettings, train_vocab
 
 TEXT = "The low lower lowest, the new newer newest.\nWide wider widest!\n\nThe newest low widest thing: the lowest.\n"
 TEXT *= 30
@@ -86,10 +87,9 @@ def test_report_by_hand(tmp_path):
         "vocab_file": str(tmp_path / "out" / "vocab.txt"),
         "report_file": report_file,
     }
-    shown = format_report(report).splitlines()
-    assert shown[0] == "words                                5" and shown[-1] == report_file
-    assert "tokens per word                   2.00" in shown and "unknown share                   40.00%" in shown
-    assert "longest piece                        b" in shown
+    shown = format_figures(report).splitlines()
+    assert shown[0].split() == ["words", "5"] and shown[-1].split() == ["report_file", report_file]
+    assert "tokens_per_word                        2" in shown and "unknown_share                     40.00%" in shown
 
 
 def test_counted_in_parts(corpus, tmp_path):
