@@ -22,6 +22,7 @@ import json
 import os
 import random
 import re
+import shutil
 import subprocess
 import time
 from collections import Counter
@@ -167,7 +168,8 @@ def run_cell(cell: dict) -> dict:
     run, start = os.path.join(directory, f"{cell['side']}_{seed}"), time.process_time()
     figures, preset = {}, _PRESET
     if cell["side"] != "as it is":
-        words = [f"--preset={_PRESET}", f"--input_file={directory}/text.txt", f"--output_dir={run}", "--overwrite"]
+        shutil.rmtree(run, ignore_errors=True)
+        words = [f"--preset={_PRESET}", f"--input_file={directory}/text.txt", f"--output_dir={run}"]
         words += [f"--num_new_tokens={cell['tokens'] if cell['side'] == 'new words' else 0}", "--max_seq_length=64"]
         words += [f"--time_budget_minutes={cell['minutes']}", "--train_batch_size=16"]
         words += [

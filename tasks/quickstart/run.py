@@ -68,12 +68,11 @@ def quickstart(settings: QuickstartSettings) -> None:
     Raises:
         InputError: the text or the directory cannot be used.
     """
-    own, paths = None, expand_files(settings.input_file) if settings.input_file else []
-    if paths:  # Read before --overwrite removes an earlier run, so that a wrong path loses nothing.
-        own = corpus.without_repeats(corpus.read_texts(paths))
-        corpus.split(own)
-    identity = {**settings.identity(), "input_checksum": own and corpus.hash_of("\n".join(corpus.lines_of(own)))}
-    run = StageRun(settings.output_dir, identity, settings.overwrite, paths)
+    own = None
+    if settings.input_file:
+        own = corpus.without_repeats(corpus.read_texts(expand_files(settings.input_file)))
+    checksum = own and corpus.hash_of("\n".join(corpus.lines_of(own)))
+    run = StageRun(settings.output_dir, settings.identity(), {"text (--input_file)": checksum})
     run.stage("corpus", lambda: _make_corpus(run, settings, own))
     run.stage("vocabulary", lambda: _train_vocabulary(run))
     run.stage("pre-training data", lambda: _create_data(run, settings))

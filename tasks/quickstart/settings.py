@@ -20,7 +20,6 @@ class QuickstartSettings(Settings):
         "Default: the docstrings of the installed Python packages.",
     )
     output_dir: str = changeable("runs/quickstart", "Directory for all files of the run.")
-    overwrite: bool = changeable(False, "Remove an earlier run in --output_dir.")
     preset: str = setting("tiny", "Sizes of the model to pre-train.", choices=tuple(PRESETS))
     time_budget_minutes: float = setting(2.5, "Minutes of pre-training.", above=0.0)
     rows_per_label: int = setting(100, "Maximum number of sentences per label for fine-tuning.", at_least=1)

@@ -2,13 +2,14 @@
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+
+from tqdm import tqdm
 
 from keras_bert import files
 from keras_bert.errors import InputError
 
-SETTINGS_FILE = "flags.json"
-_RECORDS = "stages"
+_SETTINGS, _RECORDS = "flags.json", "stages"
 
 
 class StageRun:
@@ -19,47 +20,43 @@ class StageRun:
 
     Args:
         directory: directory of the run.
-        settings: settings that the results depend on; a directory with other settings is refused.
-        overwrite: whether to remove an earlier run.
-        inputs: paths that the stages read, which `overwrite` must not remove.
+        settings: settings that the results depend on.
+        contents: checksums of what the stages read, each by a name such as "text (--input_file)".
 
     Attributes:
         records: record of each stage run so far, by name.
 
     Raises:
-        InputError: the directory has a run with other settings, files that do not belong to a run, or an input that
-            would be removed.
+        InputError: the directory has a run with other settings or contents, or files that do not belong to a run.
     """
 
-    def __init__(self, directory: str, settings: dict, overwrite: bool = False, inputs: Sequence[str] = ()):
+    def __init__(self, directory: str, settings: dict, contents: dict[str, object]):
         self.directory = directory
         self.records: dict[str, dict] = {}
-        self._check(settings, overwrite, inputs)
-        files.write_json(os.path.join(directory, SETTINGS_FILE), settings)
+        self._check(settings, contents)
+        files.write_json(self.path(_SETTINGS), settings | contents)
         files.make_directory(self.path(_RECORDS))
 
-    def _check(self, settings: dict, overwrite: bool, inputs: Sequence[str]) -> None:
-        path = os.path.join(self.directory, SETTINGS_FILE)
+    def _check(self, settings: dict, contents: dict[str, object]) -> None:
         if not files.is_directory(self.directory) or not files.list_directory(self.directory):
             return
-        if not files.is_file(path) or not files.is_directory(self.path(_RECORDS)):
+        if not files.is_file(self.path(_SETTINGS)) or not files.is_directory(self.path(_RECORDS)):
             raise InputError(
-                f"{self.directory}: holds files, but no run of stages ({SETTINGS_FILE} and {_RECORDS}/). "
+                f"{self.directory}: holds files, but no run of stages ({_SETTINGS} and {_RECORDS}/). "
                 "Choose another directory."
             )
-        if overwrite:
-            root = os.path.join(files.real_path(self.directory), "")
-            if path := next((path for path in inputs if files.real_path(path).startswith(root)), None):
-                raise InputError(f"{path}: lies in {self.directory}, which --overwrite empties. Move it elsewhere.")
-            files.remove_path(self.directory)
-            return
-        before = files.read_json(path)
-        changed = sorted(name for name in {*before, *settings} if before.get(name) != settings.get(name))
+        before, now = files.read_json(self.path(_SETTINGS)), settings | contents
+        changed = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
         if changed and files.list_directory(self.path(_RECORDS)):  # A run whose first stage failed has nothing to lose.
-            differences = ", ".join(f"{name} was {before.get(name)!r}, is {settings.get(name)!r}" for name in changed)
+            differences = (
+                f"the {name} has changed since it began"
+                if name in contents
+                else f"{name} was {before.get(name)!r}, is {now.get(name)!r}"
+                for name in changed
+            )
             raise InputError(
-                f"{self.directory}: holds a run with other settings ({differences}). Pass --overwrite to start anew, "
-                "or choose another directory."
+                f"{self.directory}: holds a run that cannot continue: {', '.join(differences)}. Choose "
+                "another --output_dir, or remove this one."
             )
 
     def path(self, *names: str) -> str:
@@ -89,15 +86,11 @@ class StageRun:
 
     def table(self) -> str:
         """Renders the records as a table with stage, time and figure."""
-        rows = [(name, clock(record["seconds"]), record["figure"]) for name, record in self.records.items()]
-        total = clock(sum(record["seconds"] for record in self.records.values()))
+        clock, records = tqdm.format_interval, self.records
+        rows = [(name, clock(record["seconds"]), record["figure"]) for name, record in records.items()]
+        total = clock(sum(record["seconds"] for record in records.values()))
         rows = [("stage", "time", "figure"), *rows, ("total", total, "")]
         widths = [max(map(len, column)) for column in list(zip(*rows, strict=True))[:2]]
         lines = [f"{name.ljust(widths[0])}  {took.rjust(widths[1])}  {figure}".rstrip() for name, took, figure in rows]
         rule = "-" * max(map(len, lines))
         return "\n".join([rule, lines[0], rule, *lines[1:-1], rule, lines[-1], rule])
-
-
-def clock(seconds: float) -> str:
-    """Renders seconds as minutes and seconds: 75 is `1:15`."""
-    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"

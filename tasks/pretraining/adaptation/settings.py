@@ -23,7 +23,6 @@ class AdaptSettings(TrainingSettings):
     max_seq_length: int = replaced(InstanceSettings, "max_seq_length", 128)
     num_train_steps: int = replaced(PretrainingSettings, "num_train_steps", 2000)
     time_budget_minutes: float | None = replaced(PretrainingSettings, "time_budget_minutes", None)
-    overwrite: bool = changeable(False, "Remove an earlier run in --output_dir.")
     do_lower_case: bool | None = setting(
         None, "Whether the vocabulary is lowercase, if --preset does not say.", subject="data"
     )

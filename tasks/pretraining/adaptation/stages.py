@@ -58,8 +58,8 @@ def run_stages(settings: AdaptSettings) -> dict:
         raise InputError(f"--max_seq_length={settings.max_seq_length}: must be at most the {positions} of {preset}.")
     # Normalizes the pieces as every tokenizer does on reading them.
     tokenizer["vocabulary"] = PythonBertTokenizer(tokenizer["vocabulary"], tokenizer["lowercase"]).get_vocabulary()
-    identity = settings.identity() | {"preset_checksum": _checksum(preset), "text": work_identity(paths)}
-    run = StageRun(settings.output_dir, identity, settings.overwrite, [*paths, *[preset] * files.exists(preset)])
+    contents = {"preset (--preset)": _checksum(preset), "text (--input_file)": work_identity(paths)}
+    run = StageRun(settings.output_dir, settings.identity(), contents)
     run.stage("text", lambda: _split(run, paths, settings.input_format))
     run.stage("new tokens", lambda: _add_tokens(run, settings, tokenizer))
     run.stage("before", lambda: _evaluate(run, settings, tokenizer))
