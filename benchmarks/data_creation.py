@@ -118,7 +118,8 @@ def compare_cluster(directory: str) -> None:
     with LocalCluster(
         n_workers=2, threads_per_worker=1, protocol="tcp", dashboard_address=None, silence_logs=logging.ERROR
     ) as cluster:
-        engines = {"local": {"num_workers": 2}, "dask": {"runner": "dask", "dask_scheduler": cluster.scheduler_address}}
+        address = f"--dask_client_address={cluster.scheduler_address}"
+        engines = {"local": {"num_workers": 2}, "dask": {"runner": "dask", "beam_options": address}}
         for number in range(FLAGS.rounds):
             costs = {}
             for name, flags_of_engine in engines.items():

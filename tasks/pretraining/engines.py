@@ -22,10 +22,9 @@ class EngineSettings(Settings):
         subject="devices",
         needs=lambda _: "cluster",
     )
-    dask_scheduler: str | None = changeable(None, "Address of the scheduler, tcp://host:8786, for --runner=dask.")
     beam_options: list[str] = changeable(
         [],
-        "An option of Beam; repeat the flag for several: --beam_options=--project=p --beam_options=--region=r.",
+        "An option of Beam, such as --beam_options=--dask_client_address=tcp://host:8786; repeat the flag for several.",
         repeats=True,
     )
 
@@ -33,8 +32,6 @@ class EngineSettings(Settings):
         super().__post_init__()
         if self.beam_options and not self.runner:
             raise InputError("--beam_options needs --runner, such as --runner=DirectRunner.")
-        if (self.runner == "dask") != (self.dask_scheduler is not None):
-            raise InputError("--runner=dask and --dask_scheduler=tcp://host:8786 need each other.")
 
     def open_pool(self, files: list[str], directory: str, passes: int = 1):
         """Returns a context manager of the pool that runs the tasks of `tasks.text.steps`: see `LocalPool.map`.
@@ -48,4 +45,4 @@ class EngineSettings(Settings):
             return LocalPool(workers_for(files, self.num_workers, passes))
         from tasks.pretraining.data.beam import BeamPool
 
-        return contextlib.nullcontext(BeamPool(self.runner, self.beam_options, self.dask_scheduler, directory))
+        return contextlib.nullcontext(BeamPool(self.runner, self.beam_options, directory))

@@ -43,10 +43,7 @@ REFUSED = {
     "bert-classify --tfds_name": ("datasets", ["--tfds_name=glue/sst2", "--output_dir=out"]),
     "bert-classify": ("excel", ["--train_file={directory}/rows.xlsx", "--output_dir={directory}/out"]),
     "bert-features": ("parquet", ["--preset=missing", "--input_file=missing", "--output_file=out.parquet"]),
-    "bert-train-vocab": (
-        "cluster",
-        ["--input_file=missing", "--vocab_file=out", "--runner=dask", "--dask_scheduler=tcp://127.0.0.1:1"],
-    ),
+    "bert-train-vocab": ("cluster", ["--input_file=missing", "--vocab_file=out", "--runner=dask"]),
     "bert-create-pretraining-data": (
         "sentences",
         ["--input_file=missing", "--vocab_file=missing", "--output_file=out", "--sentence_splitter=sentencex"],

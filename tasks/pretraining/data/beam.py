@@ -26,19 +26,16 @@ class BeamPool:
     Args:
         runner: name of a Beam runner; "dask" and "portable" are short names.
         options: Beam's own command-line options.
-        dask_scheduler: address of a Dask scheduler, or None.
         directory: a directory that this process and all workers reach.
 
     Raises:
         InputError: Beam refuses the runner or the options.
     """
 
-    def __init__(self, runner: str, options: list[str], dask_scheduler: str | None, directory: str):
+    def __init__(self, runner: str, options: list[str], directory: str):
         self._directory = directory
         self._is_dask = runner == "dask"
         self._arguments = [f"--runner={_RUNNERS.get(runner, runner)}", *options]
-        if dask_scheduler:
-            self._arguments.append(f"--dask_client_address={dask_scheduler}")
         try:
             apache_beam.Pipeline(options=PipelineOptions(self._arguments))
         except (ValueError, SystemExit) as error:

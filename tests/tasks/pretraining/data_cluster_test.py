@@ -194,7 +194,9 @@ def test_killed_workers_of_dask_change_nothing(text, tmp_path, large_text):
         for process in rng.sample(workers, 2):
             killers.append(threading.Timer(local["seconds"] * rng.uniform(0.1, 0.6) + 5, process.kill))
             killers[-1].start()
-        report = create(text, tmp_path / "dask", **arguments, runner="dask", dask_scheduler=address)
+        report = create(
+            text, tmp_path / "dask", **arguments, runner="dask", beam_options=[f"--dask_client_address={address}"]
+        )
         for killer in killers:
             killer.join()
         assert sum(process.poll() == -signal.SIGKILL for process in workers) == 2
