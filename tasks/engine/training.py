@@ -287,6 +287,11 @@ class Trainer:
             dataset = make_dataset.share(step, context.input_pipeline_id, context.num_input_pipelines)
             num_replicas = self.strategy.num_replicas_in_sync // context.num_input_pipelines
             size = tf.nest.flatten(dataset.element_spec)[0].shape[0]
+            if size % num_replicas:
+                raise InputError(
+                    f"--train_batch_size={size * context.num_input_pipelines} cannot be split among "
+                    f"{self.strategy.num_replicas_in_sync} devices. Give a multiple of that."
+                )
             return dataset if num_replicas == 1 else dataset.rebatch(size // num_replicas, drop_remainder=True)
 
         return self.strategy.distribute_datasets_from_function(of_host)

@@ -25,6 +25,7 @@ from toy_training import (
 )
 
 from keras_bert.errors import InputError
+from tasks.engine import training
 from tasks.engine.strategy import build_strategy, set_mixed_precision
 from tasks.engine.training import Objective, Trainer
 
@@ -33,6 +34,29 @@ def update(trainer: Trainer, make_dataset, num_steps: int) -> np.ndarray:
     before = np.concatenate([weight.ravel() for weight in trainer.model.get_weights()])
     trainer.fit(make_dataset, num_steps)
     return np.concatenate([weight.ravel() for weight in trainer.model.get_weights()]) - before
+
+
+def test_a_batch_that_the_devices_of_hosts_cannot_split_is_refused(tmp_path, monkeypatch):
+    """As on two hosts with three devices each, without the devices."""
+
+    class Hosts:
+        num_replicas_in_sync = 6
+
+        def distribute_datasets_from_function(self, of_host):
+            return of_host(tf.distribute.InputContext(num_input_pipelines=2, num_replicas_in_sync=6))
+
+    class Batches:
+        def share(self, step, index, count):
+            return tf.data.Dataset.range(40).batch(self.size // count, drop_remainder=True)
+
+    trainer, batches = build_trainer(tmp_path), Batches()
+    monkeypatch.setattr(training, "_OF_SEVERAL_HOSTS", Hosts)
+    monkeypatch.setattr(trainer, "strategy", Hosts())
+    batches.size = 12
+    assert trainer._training_batches(batches, 0).element_spec.shape == (2,)
+    batches.size = 8
+    with pytest.raises(InputError, match="--train_batch_size=8 cannot be split among 6 devices. Give a multiple"):
+        trainer._training_batches(batches, 0)
 
 
 # === One step, against torch ===
