@@ -43,7 +43,8 @@ class WarmupConstantDecay(LearningRateSchedule):
     Args:
         learning_rate: float >= 0, the peak.
         num_train_steps: int >= 1, the step at which the rate reaches 0.
-        num_warmup_steps: int from 0 to half of `num_train_steps`.
+        num_warmup_steps: int >= 0. With more than half of `num_train_steps`, the rate decays before it has reached
+            the peak.
     """
 
     def __init__(self, learning_rate: float, num_train_steps: int, num_warmup_steps: int = 0):

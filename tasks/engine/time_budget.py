@@ -3,10 +3,10 @@
 import contextlib
 import dataclasses
 import math
+import sys
 import time
 from collections.abc import Iterator
 
-from keras_bert.errors import InputError
 from keras_bert.files import read_optional_json, write_json
 from tasks.engine.schedules import WarmupConstantDecay
 
@@ -72,11 +72,7 @@ class Budget:
         self._pauses.append(time.monotonic() - start)
 
     def settle(self, step: int) -> None:
-        """Settles the last step, if half of the time is over after `step`.
-
-        Raises:
-            InputError: the warm-up takes more than half of the time.
-        """
+        """Settles the last step, if half of the time is over after `step`; says so if the warm-up takes longer."""
         seconds = time.monotonic() - sum(self._pauses)
         if self._measured_from is None:  # The first call builds the graph, which says nothing about the rate.
             self._measured_from = step, seconds
@@ -86,11 +82,15 @@ class Budget:
             if self._seconds_left() - pauses * max(self._pauses) <= rate * step:
                 warmup = self.schedule.num_warmup_steps
                 if step < warmup:
-                    raise InputError(
-                        f"--num_warmup_steps={warmup}: half of --time_budget_minutes was over after step {step}. "
-                        "Warm up for fewer steps or train longer, in a new --output_dir."
+                    print(
+                        f"Half of --time_budget_minutes is over after step {step}, before {warmup} steps of warm-up. "
+                        f"The learning rate reaches only {2 * step / (step + warmup):.0%} of its peak. A longer time, "
+                        "a smaller model or a shorter warm-up lets it reach more.",
+                        file=sys.stderr,
                     )
                 self.agree(2 * step)
+        if self.num_steps == UNSETTLED and self._seconds_left() <= 0.0:
+            self.agree(step)
 
     def agree(self, num_steps: int) -> None:
         """Adopts the last step that the chief or an earlier call has settled."""

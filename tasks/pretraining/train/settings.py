@@ -72,7 +72,9 @@ class PretrainingSettings(TrainingSettings):
     adam_lr_ratio: float = setting(
         1.0, "With --optimizer=muon: learning rate of the other variables, relative to the matrices.", above=0.0
     )
-    num_warmup_steps: int | None = setting(None, "Warm-up steps; default: 10000, 100 in a time budget.", at_least=0)
+    num_warmup_steps: int | None = setting(
+        None, "Warm-up steps; default: 10000, or a tenth of fewer steps than that; 100 in a time budget.", at_least=0
+    )
     max_eval_steps: int | None = changeable(
         None, "Maximum number of batches of an evaluation; default: all.", at_least=1, subject="evaluation"
     )
@@ -91,9 +93,10 @@ class PretrainingSettings(TrainingSettings):
             raise InputError("Nothing to do. Give --do_train, --do_eval or both.")
         if self.do_eval and not self.eval_input_file:
             raise InputError("--do_eval needs --eval_input_file: records that are not among the training ones.")
-        if self.num_warmup_steps is None:  # Half of an hour may have few steps.
-            object.__setattr__(self, "num_warmup_steps", 100 if self.time_budget_minutes else 10000)
         warmup, steps = self.num_warmup_steps, self.num_train_steps
+        if warmup is None:  # google-research/bert's, unless the steps are fewer.
+            warmup = 100 if self.time_budget_minutes else 10000 if steps >= 10000 else steps // 10
+            object.__setattr__(self, "num_warmup_steps", warmup)
         if warmup > steps and not self.time_budget_minutes:
             raise InputError(f"--num_warmup_steps must be at most --num_train_steps. Received: {warmup} and {steps}")
         if self.dynamic_masking and self.tpu not in (None, "local"):

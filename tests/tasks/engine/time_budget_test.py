@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import toy_pretraining
 
-from keras_bert.errors import InputError
 from tasks.engine import time_budget
 from tasks.engine.schedules import SCHEDULES, WarmupConstantDecay
 from tasks.engine.time_budget import UNSETTLED, Budget
@@ -87,10 +86,20 @@ def test_a_killed_run_keeps_its_budget(clock, tmp_path, killed_at):
     assert third.is_over(last)
 
 
-def test_a_warmup_that_takes_half_of_the_time_is_refused(clock, tmp_path):
-    budget, _ = start(tmp_path, clock, warmup=10000)
-    with pytest.raises(InputError, match="--num_warmup_steps=10000: half of --time_budget_minutes was over after step"):
-        train(budget, clock)
+def test_a_warmup_that_takes_half_of_the_time_does_not_reach_the_peak(clock, tmp_path, capsys):
+    budget, schedule = start(tmp_path, clock, warmup=10000)
+    last = train(budget, clock)
+    assert last == budget.num_steps
+    said = capsys.readouterr().err
+    assert said.startswith(f"Half of --time_budget_minutes is over after step {last // 2}, before 10000 steps of")
+    highest = max(float(schedule(step)) for step in range(0, last, 10))
+    assert f"only {highest:.0%} of its peak" in said
+
+
+def test_a_time_that_ends_with_the_first_call_has_the_steps_of_that_call(clock, tmp_path):
+    budget, _ = start(tmp_path, clock)
+    assert train(budget, clock, rate=60.0) == budget.num_steps == 5
+    assert json.loads((tmp_path / "budget.json").read_text())["num_train_steps"] == 5
 
 
 def test_a_training_given_its_steps_is_the_same(clock, tmp_path):

@@ -201,9 +201,11 @@ def test_a_run_may_end_by_the_clock(data, tmp_path):
     assert run(data, tmp_path / "out", time_budget_minutes=0.3, **changes) == metrics  # It is finished.
 
 
-@pytest.mark.parametrize(("minutes", "expected"), [(None, 10_000), (60.0, 100)])
-def test_the_warmup_fits_into_half_of_an_hour(data, tmp_path, minutes, expected):
-    changes = {"num_warmup_steps": None, "num_train_steps": 20_000, "time_budget_minutes": minutes}
+@pytest.mark.parametrize(
+    ("steps", "minutes", "expected"), [(20_000, None, 10_000), (2_000, None, 200), (20_000, 60.0, 100)]
+)
+def test_the_warmup_fits_into_the_training(data, tmp_path, steps, minutes, expected):
+    changes = {"num_warmup_steps": None, "num_train_steps": steps, "time_budget_minutes": minutes}
     assert PretrainingSettings(**settings(data, tmp_path, **changes)).num_warmup_steps == expected
 
 
