@@ -83,7 +83,7 @@ def check_cluster(tf_config: str | None) -> tuple[list[str], str]:
         )
     try:
         config = json.loads(tf_config)
-        cluster, task = dict(config["cluster"]), (config["task"]["type"], config["task"]["index"])
+        cluster, task = dict(config["cluster"]), (config["task"]["type"], int(config["task"]["index"]))
         addresses = {(kind, index): name for kind, names in cluster.items() for index, name in enumerate(names)}
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(
@@ -120,10 +120,12 @@ def meet(addresses: Sequence[str], own: str, timeout: float = _WORKERS_TIMEOUT) 
                     listener = stack.enter_context(server)
             missing = [address for address in missing if not is_reachable(address)]
             if time.monotonic() > end and (missing or not listener):
-                fault = f"{', '.join(missing)} did not come" if missing else f"another process has the port of {own}"
+                fault = f"another process is using the port of {own}"
+                if missing:
+                    fault = f"{', '.join(missing)} has not started after {timeout:g} seconds"
                 raise InputError(
-                    f"TF_CONFIG: after {timeout:g} seconds {fault}. Start the same command on all {len(addresses)} "
-                    "machines within this time, each with its own index."
+                    f"TF_CONFIG: {fault}. Start the same command on all {len(addresses)} machines within "
+                    f"{timeout:g} seconds, each with its own index."
                 )
             time.sleep(_POLL_SECONDS)
 
