@@ -126,13 +126,13 @@ def compare(source: Checkpoint, target: Checkpoint, names: tuple[str, str], comp
     parts = list(dict.fromkeys(path.partition("/")[0] for path in source.tensors))
     held = {path.partition("/")[0] for path in target.tensors}
     left_out = [name for name in parts if name not in held and name in _MAY_BE_LEFT_OUT.get(target.format, ())]
+    compared = {path: stored for path, stored in source.tensors.items() if path.partition("/")[0] not in left_out}
     changed, parameters = [], 0
-    for path, stored in source.tensors.items():
-        if path.partition("/")[0] not in left_out:
-            value = np.asarray(stored.read())
-            parameters += value.size
-            if path not in target.tensors or not _identical(value, np.asarray(target.tensors[path].read())):
-                changed.append(path)
+    for path, stored in compared.items():
+        value = np.asarray(stored.read())
+        parameters += value.size
+        if path not in target.tensors or not _identical(value, np.asarray(target.tensors[path].read())):
+            changed.append(path)
     peers = {}
     for checkpoint, side in ((source, "source"), (target, "target")):
         if compare_with_peers and (peer := find_peer(checkpoint)):
@@ -140,7 +140,7 @@ def compare(source: Checkpoint, target: Checkpoint, names: tuple[str, str], comp
             peers[f"{library} on the {side}"] = largest_differences(expected, outputs(checkpoint, batch))
     return Proof(
         *names,
-        num_weights=len(source.tensors),
+        num_weights=len(compared),
         changed=changed,
         left_out=left_out,
         parameters=parameters,

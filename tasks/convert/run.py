@@ -89,7 +89,8 @@ def convert(settings: ConversionSettings):
         has_strings = tokenizer is not None and tokenizer.get("special_tokens_in_strings")
         lost |= {"special_tokens_in_strings"} if has_strings and settings.to_format != "keras_hub" else set()
         if lost and settings.to_format != "keras":
-            logging.warning("%s has no place for its %s; keras has.", settings.to_format, ", ".join(sorted(lost)))
+            message = "--to_format=%s cannot store the model's %s; --to_format=keras can."
+            logging.warning(message, settings.to_format, ", ".join(sorted(lost)))
         with atomic_path(target) as temporary:
             module.write(temporary, checkpoint, tokenizer)
             if text := card.find_card(source):
