@@ -40,9 +40,10 @@ def read_architecture(settings: PretrainingSettings, vocabulary_size: int) -> Be
         overrides.setdefault("intermediate_dim", 4 * overrides["hidden_dim"])  # The paper's ratio (section 3).
     config = config.replace(vocabulary_size=vocabulary_size, **overrides)
     if settings.max_seq_length > config.max_sequence_length:
+        larger = " or give a --bert_config_file with more max_position_embeddings"
         raise InputError(
-            f"--max_seq_length={settings.max_seq_length}: {source} has {config.max_sequence_length} positions. Give "
-            "a --bert_config_file with more max_position_embeddings."
+            f"--max_seq_length={settings.max_seq_length}: {source} has {config.max_sequence_length} positions. Lower "
+            f"it, here and for bert-create-pretraining-data{'' if settings.init_checkpoint else larger}."
         )
     return config
 

@@ -69,7 +69,7 @@ def _run(settings: PretrainingSettings, strategy: tf.distribute.Strategy, starte
             f"{settings.output_dir}: no checkpoint to evaluate. Train first (--do_train), or give --init_checkpoint."
         )
     elif settings.init_checkpoint and trainer.step.numpy():
-        print(f"Evaluates the last checkpoint of {settings.output_dir}, not --init_checkpoint.")
+        print(f"Evaluating the last checkpoint in {settings.output_dir} instead of --init_checkpoint.")
     if writes:
         write_flags(dict(sorted(dataclasses.asdict(settings).items())), settings.output_dir)
     if settings.do_train:

@@ -94,7 +94,7 @@ def test_evaluation_alone_restores_the_checkpoint(trained, data, tmp_path, capsy
     given = settings(data, tmp_path / "out", **changes)
     assert {name: written[name] for name in given} == given
     assert written["optimizer"] == "bert-2018" and set(written) == set(PretrainingSettings.__dataclass_fields__)
-    told = f"Evaluates the last checkpoint of {tmp_path}/out, not --init_checkpoint."
+    told = f"Evaluating the last checkpoint in {tmp_path}/out instead of --init_checkpoint."
     assert told not in capsys.readouterr().out
     start = {**NO_ARCHITECTURE, "init_checkpoint": str(trained[0] / "preset")}
     again = run(data, tmp_path / "out", **changes | start)
@@ -209,7 +209,7 @@ def test_the_warmup_fits_into_the_training(data, tmp_path, steps, minutes, expec
     assert PretrainingSettings(**settings(data, tmp_path, **changes)).num_warmup_steps == expected
 
 
-def test_architecture_comes_from_preset_or_file(data, tmp_path):
+def test_architecture_comes_from_preset_or_file(trained, data, tmp_path):
     def read(**changes):
         return read_architecture(PretrainingSettings(**settings(data, tmp_path, **changes)), 17)
 
@@ -222,8 +222,11 @@ def test_architecture_comes_from_preset_or_file(data, tmp_path):
     path.write_text(json.dumps(dict(zip(names, (99, 3, 3, 48, 96), strict=True))))
     config = read(**sizes, preset=None, bert_config_file=str(path))
     assert (config.num_layers, config.hidden_dim, config.vocabulary_size) == (3, 48, 17)
-    with pytest.raises(InputError, match="--max_seq_length=513: tiny has 512 positions"):
+    too_long = "--max_seq_length=513: .* has 512 positions. Lower it, here and for bert-create-pretraining-data"
+    with pytest.raises(InputError, match=f"{too_long} or give a --bert_config_file"):
         read(max_seq_length=513)
+    with pytest.raises(InputError, match=rf"{too_long}\.$"):
+        read(**NO_ARCHITECTURE, init_checkpoint=str(trained[0] / "preset"), max_seq_length=513)
 
 
 @pytest.mark.parametrize("preset", ["tiny", "hf://owner/bert"])
