@@ -105,5 +105,5 @@ def _check_same(part: Part, results: dict) -> None:
     if results.get(f"{part.split}_rows_checksum", checksum) != checksum:
         raise InputError(
             f"{part.rows.path}: has changed since the training, so that other rows would be held out, some of which "
-            "were trained on. Bring its old content back, or evaluate on rows in a file of their own (--dev_file)."
+            "were trained on. Bring its old content back, or train again with --dev_file (bert-squad: --predict_file)."
         )

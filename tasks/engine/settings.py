@@ -41,7 +41,9 @@ class TrainingSettings(Settings):
         choices=("one_device", "mirrored", "multi_worker_mirrored", "tpu"),
         subject="devices",
     )
-    num_gpus: int | None = changeable(None, "Number of GPUs to use; default: all. 0: the CPU.", at_least=0)
+    num_gpus: int | None = changeable(
+        None, "Number of GPUs to use; 0: the CPU. Default: all, or the first with one_device.", at_least=0
+    )
     tpu: str | None = changeable(None, "Name or address (grpc://...) of the TPU, or local on a TPU VM.")
     mixed_precision: str = setting(
         "float32",

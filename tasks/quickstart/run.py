@@ -319,7 +319,7 @@ def _summary(run: StageRun) -> str:
     gains = [100 * (pretrained - random) for pretrained, random in zip(*starts, strict=True)]
     return (
         f"What pre-training bought: {_spread(gains, '+.1f')} points, the mean and range of {_NUM_SEEDS} seeds.\n"
-        f"Telling {len(record['labels'])} {record['labels_are']} apart by a sentence, the accuracy is "
+        f"At telling {len(record['labels'])} {record['labels_are']} apart by one sentence, the classifier reaches "
         f"{_spread(starts[0], '.1%')} from pre-training and {_spread(starts[1], '.1%')} from random weights.\n\n"
         f"Report: {run.path('classifier', 'report.html')}   Figures: {run.path('metrics.json')}\n"
         f"Serve it again: bert-serve --model_name={_MODEL_NAME} --model_base_path={run.path('served')} "
