@@ -93,8 +93,8 @@ def read_counts(path: str, do_lower_case: bool, max_distinct_words: int) -> tupl
         num_kept -= sizes[count]
     if not num_kept:
         raise InputError(
-            f"--max_distinct_words={max_distinct_words} is too small: more words than these occur equally often, most "
-            "often of all. Raise it."
+            f"--max_distinct_words={max_distinct_words} is too small: more words than that share the highest count, "
+            "and words of equal count are kept or dropped together. Raise it."
         )
     counts = {word.decode("utf-8"): count for word, count in merge_counts([path]) if count > limit}
     num_words = read_num_words(path, do_lower_case)
@@ -184,7 +184,8 @@ def read_num_words(path: str, do_lower_case: bool) -> int:
         is_lower, num_words = header["do_lower_case"], int(header["words"])
     if is_lower != do_lower_case:
         raise InputError(
-            f"{path}: counted with --do_lower_case={is_lower}, found --do_lower_case={do_lower_case}. Give the former."
+            f"{path}: was counted with --do_lower_case={is_lower}, but this command has "
+            f"--do_lower_case={do_lower_case}. Use the setting of the counts."
         )
     return num_words
 

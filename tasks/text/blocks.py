@@ -155,8 +155,8 @@ def _cut(path: str, file: BinaryIO, offset: int, input_format: str) -> tuple[int
 def _check_run(path: str, start: int, num_bytes: int) -> None:
     if num_bytes > _LONGEST_RUN:
         raise InputError(
-            f"{path}: no blank in {num_bytes:,} bytes, from about byte {start:,} on. "
-            "Expected text, one sentence a line."
+            f"{path}: no white space in {num_bytes:,} bytes after about byte {start:,}. Expected text, one "
+            "sentence a line."
         )
 
 

@@ -111,7 +111,7 @@ def check_outputs(outputs: Iterable[tuple[str, str]], inputs: Iterable[tuple[str
         if not files.is_remote(path) and files.is_directory(path):
             raise InputError(f"{path}: --{name} is a directory. Name a file in it.")
         if (other := taken.setdefault(files.real_path(path), name)) != name:
-            raise InputError(f"{path}: --{name} is a file of --{other} too. Choose another path.")
+            raise InputError(f"{path}: is given both as --{name} and as --{other}. Choose another path for the output.")
         files.check_writable(os.path.dirname(files.absolute(path)))
 
 

@@ -30,7 +30,7 @@ def publish(sources: Sequence[str], output_files: Sequence[str]) -> None:
     pairs = list(zip(sources, map(files.absolute, output_files), strict=True))
     for source, path in pairs:
         if not (files.exists(source) or files.exists(path)):
-            raise InputError(f"{path}: was removed while this command was to continue. Start it again.")
+            raise InputError(f"{path}: was removed after an interrupted run had finished it. Run the command again.")
     names_by_mark: dict[str, list[str]] = {}
     for _, path in pairs:
         mark = os.path.join(os.path.dirname(path), f".{os.path.basename(pairs[0][1])}{_MARK}")
@@ -63,6 +63,6 @@ def check_published(paths: Sequence[str]) -> None:
             for _, name in files.read_lines(os.path.join(directory, mark)):
                 if path := paths.get(os.path.join(directory, name)):
                     raise InputError(
-                        f"{path}: old and new files may stand together, since {mark} lists it. Wait for the command "
-                        "that writes them, or repeat it."
+                        f"{path}: may belong to a mix of old and new files: {mark} lists it. Wait until the command "
+                        "that writes them ends, or run it again."
                     )

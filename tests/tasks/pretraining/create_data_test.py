@@ -329,7 +329,7 @@ def test_a_file_that_is_read_is_not_replaced(tmp_path, name):
     paths["input_file"].write_text("a b c\n")
     paths["vocab_file"].write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c"]) + "\n")
     before = paths[name].read_bytes()
-    with pytest.raises(InputError, match=f"{paths[name].name}: --output_file is a file of --{name} too"):
+    with pytest.raises(InputError, match=f"{paths[name].name}: is given both as --output_file and as --{name}"):
         create_pretraining_data(
             DataSettings(
                 input_file=str(paths["input_file"]), vocab_file=str(paths["vocab_file"]), output_file=str(paths[name])

@@ -340,7 +340,7 @@ def test_no_training_takes_old_and_new_files_for_a_whole(text, tmp_path):
     assert run("-c", KILLED, random_seed=6).returncode == -signal.SIGKILL
     now = [(tmp_path / f"out-0000{shard}-of-00002").read_bytes() for shard in range(2)]
     assert now[0] != old[0] and now[1] == old[1]
-    refusal = "out-00000-of-00002: old and new files may stand together, since .out-00000-of-00002.INCOMPLETE lists it."
+    refusal = "out-00000-of-00002: may belong to a mix of old and new files: .out-00000-of-00002.INCOMPLETE lists it."
     assert refusal in train().splitlines()[-1]
     assert run("-m", "tasks.pretraining.create_data", random_seed=6).returncode == 0
     assert (tmp_path / "out-00001-of-00002").read_bytes() != old[1]

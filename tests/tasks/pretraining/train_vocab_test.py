@@ -295,8 +295,8 @@ def test_outputs_that_cannot_be_written(corpus, tmp_path):
     for settings, message in (
         ({"vocab_file": str(tmp_path)}, "--vocab_file is a directory. Name a file in it"),
         ({"report_file": str(tmp_path)}, "--report_file is a directory. Name a file in it"),
-        ({"vocab_file": corpus}, "--vocab_file is a file of --input_file too"),
-        ({"report_file": vocab_file}, "--report_file is a file of --vocab_file too"),
+        ({"vocab_file": corpus}, "is given both as --vocab_file and as --input_file"),
+        ({"report_file": vocab_file}, "is given both as --report_file and as --vocab_file"),
         ({"vocab_file": None}, "Give --vocab_file, --word_counts_file or both"),
         ({"vocab_file": f"{corpus}/new/vocab.txt"}, "text.txt/new: cannot be created"),
     ):

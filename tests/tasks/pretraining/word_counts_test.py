@@ -220,7 +220,9 @@ def test_damaged_counts(text_file, tmp_path):
     ):
         with pytest.raises(InputError, match=message):
             count([text_file(damaged, "damaged.counts")])
-    with pytest.raises(InputError, match="counted with --do_lower_case=True, found --do_lower_case=False"):
+    with pytest.raises(
+        InputError, match="was counted with --do_lower_case=True, but this command has --do_lower_case=F"
+    ):
         count([good], do_lower_case=False)
 
 

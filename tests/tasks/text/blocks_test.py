@@ -124,9 +124,9 @@ def test_what_is_no_text_is_refused(tmp_path, monkeypatch):
     (tmp_path / "long.gz").write_bytes(gzip.compress(b"a\n" + b"b" * 20))
     (tmp_path / "cut.gz").write_bytes(gzip.compress(b"a b\n\n" * 5)[:-9])
     for name, size, message in [
-        ("long", 100, "no blank in .* bytes, from about byte 2 on"),
-        ("long", 6, "no blank in .* bytes, from about byte"),
-        ("long.gz", 100, "no blank in"),
+        ("long", 100, "no white space in .* bytes after about byte 2\\."),
+        ("long", 6, "no white space in .* bytes after about byte"),
+        ("long.gz", 100, "no white space in"),
         ("cut.gz", 100, "damaged gzip data"),
         ("missing", 100, "cannot be read .No such file"),
     ]:
