@@ -52,7 +52,6 @@ OPTIONAL_REQUIRES = {
     "excel": ["openpyxl>=3.1"],
     "onnx": ["onnx>=1.17", "onnxruntime>=1.20"],
     "litert": ["ai-edge-litert>=2.0"],
-    "datasets": ["tensorflow-datasets>=4.9"],
     "docs": ["furo>=2025.12", "kubernetes-validate>=1.30", "myst-parser>=5.0", "sphinx>=9.0,<10"],
     "cluster": ["apache-beam[dask]>=2.77"],
 }

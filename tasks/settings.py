@@ -44,7 +44,6 @@ EXTRAS = {
     "sentences": ("sentencex",),
     "parquet": ("pyarrow",),
     "excel": ("openpyxl",),
-    "datasets": ("tensorflow_datasets",),
     "cluster": ("apache_beam",),
 }
 

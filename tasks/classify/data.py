@@ -3,21 +3,19 @@
 This module does not import TensorFlow, so that a wrong file is reported within a second. Shapes: N rows of a table.
 """
 
-import dataclasses
 import itertools
 import re
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any, NamedTuple
 
-from keras_bert.errors import InputError, first_line
-from tasks import flags
-from tasks.classify.glue import TASKS, TableTask
+from keras_bert.errors import InputError
+from tasks.classify.glue import TableTask
 from tasks.fine_tuning.columns import SEPARATORS
 from tasks.fine_tuning.encoding import format_labels
 from tasks.text.bad_rows import BadRows
-from tasks.text.rows import Broken, Rows, check_number, check_text, open_rows, parse_list, read_usable, take
+from tasks.text.rows import Broken, check_number, check_text, open_rows, parse_list, read_usable, take
 
 
 class Table(NamedTuple):
@@ -94,15 +92,7 @@ def read_table(path: str, task: TableTask, bad_rows: BadRows, with_labels: bool 
     has_header = task.headerless_columns is None or (task.test_has_header and not with_labels)
     file = open_rows(path, None if has_header else task.headerless_columns)
     file.require(task.columns(with_labels), _CURE)
-    return collect(path, file.rows, task, bad_rows, with_labels)
-
-
-def collect(path: str, rows: Rows, task: TableTask, bad_rows: BadRows, with_labels: bool = True) -> Table:
-    """Makes a table of rows from any source. They are `(line, values by column)` or `(line, Broken)`, as in `RowFile`.
-
-    The other arguments and errors are those of `read_table`.
-    """
-    usable, num_rows = read_usable(path, rows, lambda _, row: _read_row(row, task, with_labels), bad_rows)
+    usable, num_rows = read_usable(path, file.rows, lambda _, row: _read_row(row, task, with_labels), bad_rows)
     if not usable:
         state = f"none of its {num_rows} rows can be used" if num_rows else "the file holds no rows"
         raise InputError(f"{path}: {state}. Expected one text a row.")
@@ -210,108 +200,3 @@ def find_known(table: Table, labels: Sequence[str], bad_rows: BadRows) -> list[b
     if not any(kept):
         raise InputError(f"{table.path}: no row has one of the labels {format_labels(labels)}. Correct them.")
     return kept
-
-
-# === TensorFlow Datasets ===
-
-
-def choose_task(task_name: str, tfds_name: str) -> TableTask:
-    """Returns the task with its columns in TensorFlow Datasets.
-
-    With the task name "table", a data set `glue/<task>` names the task.
-
-    >>> choose_task("table", "glue/mnli").text_column
-    'premise'
-    """
-    collection, _, name = tfds_name.partition(":")[0].partition("/")
-    if task_name == "table" and collection == "glue" and name in TASKS:
-        task_name = name
-    task = TASKS[task_name]
-    text, text_pair = task.tfds_texts or (task.text_column, task.text_pair_column)
-    return dataclasses.replace(
-        task, text_column=text, text_pair_column=text_pair, label_column="label", headerless_columns=None
-    )
-
-
-def read_tfds(
-    name: str, data_dir: str | None, split: str, task: TableTask, bad_rows: BadRows, with_labels: bool = True
-) -> Table:
-    """Reads a split of a data set of TensorFlow Datasets, which is downloaded and prepared if necessary.
-
-    A class number becomes the task's label, or the data set's own name for it; -1 means no label. Rows with an `idx`
-    are sorted by it, since the package stores them shuffled.
-
-    Args:
-        name: name of the data set as in `tfds.builder`: `collection/config:version`.
-        data_dir: directory of prepared data sets; None for the package's own (`TFDS_DATA_DIR`, or
-            `~/tensorflow_datasets`).
-        split: name of the split, such as `train`, `validation` or `train[:10%]`.
-        task, bad_rows, with_labels: as in `read_table`.
-
-    Raises:
-        InputError: there is no such data set, split or column, it cannot be prepared, or a row is bad.
-    """
-    import tensorflow_datasets
-
-    flags.allow_all_packages()  # A data set's own code may use any.
-    try:
-        builder = tensorflow_datasets.builder(name, data_dir=data_dir)
-    except (ValueError, OSError) as error:
-        raise InputError(f"--tfds_name={name}: {first_line(error)} See tfds.list_builders().") from error
-    try:
-        builder.download_and_prepare()
-    except Exception as error:  # The data set's own code may raise anything: network, disk, a missing package.
-        reason = f"{type(error).__name__}: {first_line(error)}"
-        raise InputError(f"--tfds_name={name}: cannot be downloaded and prepared ({reason}).") from error
-    base, splits = split.partition("[")[0], list(builder.info.splits)
-    if base not in splits and not any(part in base for part in ("+", "all")):
-        raise InputError(
-            f"--tfds_name={name}: no split {base!r}. There are: {', '.join(splits)}. Name them with --train_file, "
-            "--dev_file and --test_file; train[:90%] and train[90%:] are such names too."
-        )
-    wanted, features = task.columns(with_labels), builder.info.features
-    missing = [column for column in wanted if column not in features]
-    if missing:
-        raise InputError(
-            f"--tfds_name={name}: no feature {missing[0]!r}. There are: {', '.join(features)}. Name the right one with "
-            "--text_column, --text_pair_column or --label_column."
-        )
-    examples = tensorflow_datasets.as_numpy(builder.as_dataset(split=split))
-    rows = _tfds_rows(examples, wanted, _label_names(features, task) if with_labels else None)
-    return collect(f"{name}[{split}]", rows, task, bad_rows, with_labels)
-
-
-def _label_names(features, task: TableTask) -> list[str] | None:
-    """Returns the names of the class numbers, or None if the label is not a class number."""
-    feature = features[task.label_columns[0]]
-    names = getattr(getattr(feature, "feature", feature), "names", None)  # Several labels are a sequence.
-    if names is None or task.is_regression or task.label_columns[1:]:
-        return None
-    # The package has names such as "negative" where GLUE's files have 0 and 1, in the same order.
-    replaces = task.labels is not None and len(task.labels) == len(names) and set(task.labels) != set(names)
-    return list(task.labels) if replaces else list(names)
-
-
-def _tfds_rows(examples: Iterable[dict], wanted: list[str], names: list[str] | None) -> Rows:
-    rows = [
-        (int(example.get("idx", index)), [_plain(example[name]) for name in wanted])
-        for index, example in enumerate(examples)
-    ]
-    for index, values in sorted(rows, key=lambda row: row[0]):
-        if names is not None:
-            numbers = values[-1] if isinstance(values[-1], list) else [values[-1]]
-            wrong = [number for number in numbers if not 0 <= number < len(names)]
-            if wrong:
-                yield index, Broken(f"feature {wanted[-1]!r} is {wrong[0]}: no label. Choose a split that has them.")
-                continue
-            named = [names[number] for number in numbers]
-            values[-1] = named if isinstance(values[-1], list) else named[0]
-        yield index, dict(zip(wanted, values, strict=True))
-
-
-def _plain(value):
-    """Returns a NumPy scalar or bytes as a Python value."""
-    value = value.tolist() if hasattr(value, "tolist") else value
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    return value.decode("utf-8", errors="replace") if isinstance(value, bytes) else value

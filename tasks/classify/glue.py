@@ -15,8 +15,7 @@ class Split:
     """One file of a task.
 
     Attributes:
-        files: base names that the file may have in `--data_dir`, without the extension. In TensorFlow Datasets, the
-            split has the first of them, with "validation" for "dev".
+        files: base names that the file may have in `--data_dir`, without the extension.
         name: "" for the first file of a kind. For any other file, the prefix of its figures and output files.
         submission: name of the file with the answers for GLUE's server, or None.
     """
@@ -49,8 +48,6 @@ class TableTask:
         score_range: least and largest score of a submission, for regression.
         train: the training file; empty for a task that is only predicted.
         dev, test: the labelled files to evaluate on, and the files to predict.
-        tfds_texts: columns of the texts in TensorFlow Datasets, or None if they have the same names as in the files.
-            The column of the label is always `label` there.
     """
 
     name: str
@@ -70,7 +67,6 @@ class TableTask:
     train: tuple[Split, ...] = (Split(("train",)),)
     dev: tuple[Split, ...] = (Split(("dev",)),)
     test: tuple[Split, ...] = (Split(("test",)),)
-    tfds_texts: tuple[str, str] | None = None
 
     def columns(self, with_labels: bool = True) -> list[str]:
         """Returns the columns of a row: first text, second text if there is one, and if wanted the label columns."""
@@ -104,12 +100,11 @@ _YES_NO = ("0", "1")
 _ENTAILMENT = ("entailment", "not_entailment")
 _INFERENCE = ("contradiction", "entailment", "neutral")  # google-research/bert run_classifier.py: MnliProcessor
 _SENTENCES = ("sentence1", "sentence2")
-_PREMISES = ("premise", "hypothesis")
 _PARAPHRASES = {"labels": _YES_NO, "metrics": ("accuracy_f1_mean", "accuracy", "f1")}
 
 
 def _mnli(name: str, dev: tuple[Split, ...], test: tuple[Split, ...]) -> TableTask:
-    columns = {"label_column": "gold_label", "labels": _INFERENCE, "tfds_texts": _PREMISES}
+    columns = {"label_column": "gold_label", "labels": _INFERENCE}
     return TableTask(name, *_SENTENCES, **columns, dev=dev, test=test)
 
 
@@ -136,7 +131,6 @@ TASKS = {
             **_PARAPHRASES,
             class_names=("not_equivalent", "equivalent"),
             test=_test("MRPC.tsv"),
-            tfds_texts=_SENTENCES,
         ),
         TableTask(
             "qqp",
@@ -173,7 +167,6 @@ TASKS = {
             train=(),
             dev=(),
             test=(Split(("test", "AX", "diagnostic"), "ax", "AX.tsv"),),
-            tfds_texts=_PREMISES,
         ),
     )
 }

@@ -4,7 +4,6 @@ import dataclasses
 
 from keras_bert.answers.rules import NO_LABEL, POOLED
 from keras_bert.errors import InputError
-from tasks.classify import data
 from tasks.classify.glue import TASKS, TableTask
 from tasks.fine_tuning import columns, rare_labels
 from tasks.fine_tuning.settings import LongTextSettings
@@ -14,7 +13,7 @@ FEW_ROWS = 100  # Per label. With fewer, `few_labels` is on by default.
 # Settings that only plain fine-tuning can follow; and, in PLANS, those that say what to fine-tune, or how.
 _CONTRARY = ("early_stopping_patience", "lora_rank", "num_frozen_layers", "num_restarts", "text_pair_column")
 _CONTRARY += ("regression", "distribution_strategy", *rare_labels.NAMES)
-PLANS = ("task_name", "num_train_epochs", "learning_rate", "load_weights", "tfds_name", "init_checkpoint")
+PLANS = ("task_name", "num_train_epochs", "learning_rate", "load_weights", "init_checkpoint")
 PLANS += ("bert_config_file",)
 
 
@@ -34,12 +33,6 @@ class ClassifySettings(LongTextSettings, rare_labels.RareLabelSettings):
         choices=tuple(sorted(TASKS)),
         any_spelling=True,
         subject="data",
-    )
-    tfds_name: str | None = changeable(
-        None,
-        "Data set of TensorFlow Datasets to read instead of files, e.g. glue/sst2. --data_dir is then the directory of "
-        "prepared data sets, and the --*_file flags name splits, e.g. train[:90%].",
-        needs=lambda _: "datasets",
     )
     text_pair_column: str | None = changeable(None, "Column with the second text, for tasks on pairs of texts.")
     column_names: list[str] | None = changeable(None, "Names of all columns, for files without a header.")
@@ -122,7 +115,7 @@ class ClassifySettings(LongTextSettings, rare_labels.RareLabelSettings):
         Raises:
             InputError: settings contradict the task or each other.
         """
-        chosen = data.choose_task(self.task_name, self.tfds_name) if self.tfds_name else TASKS[self.task_name]
+        chosen = TASKS[self.task_name]
         if self.regression and not chosen.is_regression:
             if chosen.labels is not None:
                 raise InputError(

@@ -4,7 +4,6 @@ Shapes: N rows of a table, C classes.
 """
 
 import dataclasses
-import functools
 import os
 from collections import Counter
 from typing import Any
@@ -96,11 +95,9 @@ class Classify(task.Task):
             )
         if split == "train" and self.settings.few_labels == "names":
             return [task.Part(split, data.names_table(self.settings.labels))]
-        name, parts = self.settings.tfds_name, []
-        read_table = functools.partial(data.read_tfds, name, self.settings.data_dir) if name else data.read_table
+        parts = []
         for source in sources[:1] if file else sources:
-            path = (file or source.files[0].replace("dev", "validation", 1)) if name else self._find(split, source)
-            table = read_table(path, self.table_task, bad_rows, with_labels=split != "test")
+            table = data.read_table(self._find(split, source), self.table_task, bad_rows, with_labels=split != "test")
             parts.append(task.Part(split, table, source.name))
         return parts
 
@@ -111,7 +108,7 @@ class Classify(task.Task):
         is_open = [name for name in wanted if not getattr(settings, name)]
         is_said = settings.regression or settings.label_separator or settings.multi_label is False
         may_be_several = len(wanted) > 1 and not is_said
-        if settings.tfds_name or table_task.name != "table" or not splits:
+        if table_task.name != "table" or not splits:
             return {}, ()
         directory = None if settings.do_train else find_trained(settings)
         model = directory and read_spec(self, directory)

@@ -135,10 +135,9 @@ def shared_flags(directory: str, task: type[Task], given: set[str]) -> list[str]
     general = {field.name for field in dataclasses.fields(FineTuningSettings)}
     names = {field.name for field in dataclasses.fields(task.Settings)} - general - _OWN | _SHARED
     names -= _OF_DEV if given & _OF_DEV else set()
-    is_named = any(_name(word) == "tfds_name" for word in words)  # The flags of files then name splits.
 
     def is_there(word: str) -> bool:
-        return is_named or not _name(word).endswith(("_file", "_dir")) or exists(word.partition("=")[2])
+        return not _name(word).endswith(("_file", "_dir")) or exists(word.partition("=")[2])
 
     return [word for word in words if {_name(word), _name(word).removeprefix("no")} & names and is_there(word)]
 

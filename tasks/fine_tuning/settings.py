@@ -13,7 +13,7 @@ from tasks.settings import Settings, changeable, replaced, setting
 from tasks.text.bad_rows import BAD_ROWS
 
 HELD_OUT = 0.2  # Share of the training rows to evaluate on if no flag names a dev file.
-_DEV_SOURCES = ("dev_file", "predict_file", "data_dir", "tfds_name")
+_DEV_SOURCES = ("dev_file", "predict_file", "data_dir")
 # The paper's three epochs of a small table are too few steps (Zhang et al., arXiv:2006.05987, section 6).
 DEFAULT_EPOCHS, MIN_STEPS = 3.0, 200
 BASE_RATE = 5e-5  # The paper's highest, for BERT-base.

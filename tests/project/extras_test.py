@@ -40,7 +40,6 @@ REFUSED = {
     "bert-export --onnx": ("onnx", ["--onnx", "--litert", "--model_dir=missing", "--export_dir=out"]),
     "bert-export --int8": ("onnx", ["--int8", "--model_dir=missing", "--export_dir=out"]),
     "bert-export --litert": ("litert", ["--litert", "--model_dir=missing", "--export_dir=out"]),
-    "bert-classify --tfds_name": ("datasets", ["--tfds_name=glue/sst2", "--output_dir=out"]),
     "bert-classify": ("excel", ["--train_file={directory}/rows.xlsx", "--output_dir={directory}/out"]),
     "bert-features": ("parquet", ["--preset=missing", "--input_file=missing", "--output_file=out.parquet"]),
     "bert-train-vocab": ("cluster", ["--input_file=missing", "--vocab_file=out", "--runner=dask"]),
