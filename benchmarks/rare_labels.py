@@ -39,7 +39,6 @@ SETTINGS = {
     "resample 0.5": ["--resample=0.5"],
     "resample 0": ["--resample=0"],
     "both": ["--class_weights=balanced", "--resample=0.5"],
-    "smoothing": ["--label_smoothing=0.1"],
 }
 
 flags.DEFINE_string("output_dir", None, "Directory of the finished cells.", required=True)

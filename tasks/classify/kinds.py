@@ -23,7 +23,7 @@ from tasks.report.page import Score
 class Kind:
     """How labels of one kind are learned, scored, shown and written.
 
-    A subclass also has `objective(smoothing)`, the loss to minimize, and, with arguments and shapes as below:
+    A subclass also has `objective()`, the loss to minimize, and, with arguments and shapes as below:
 
     - `predict(outputs, spec)`, the N answers. With `spec` None, values that were chosen on held-out rows are ignored.
     - `row_losses(labels, outputs)`, each row's contribution to the loss: float64, shape (N,).
@@ -70,7 +70,7 @@ class Kind:
 class Scores(Kind):
     statistics = shared_metrics.SCORE_METRICS
 
-    def objective(self, smoothing):
+    def objective(self):
         from tasks.fine_tuning.objectives import SquaredError
 
         return SquaredError()
@@ -105,10 +105,10 @@ class Scores(Kind):
 class Classes(Kind):
     statistics = metrics.CLASS_METRICS
 
-    def objective(self, smoothing):
+    def objective(self):
         from tasks.fine_tuning.objectives import CrossEntropy
 
-        return CrossEntropy(smoothing)
+        return CrossEntropy()
 
     def predict(self, outputs, spec=None):
         return outputs.argmax(axis=-1)
@@ -163,10 +163,10 @@ class Classes(Kind):
 class LabelSets(Kind):
     statistics = metrics.LABEL_SET_METRICS
 
-    def objective(self, smoothing):
+    def objective(self):
         from tasks.fine_tuning.objectives import SigmoidCrossEntropy
 
-        return SigmoidCrossEntropy(smoothing)
+        return SigmoidCrossEntropy()
 
     def encode(self, labels, classes):
         return np.array([[name in of_row for name in classes] for of_row in labels], np.float32)

@@ -278,7 +278,7 @@ class Classify(task.Task):
         return rare_labels.balance(examples, self.settings, spec.labels) if spec.labels else examples
 
     def objective(self, spec):
-        return spec.kind.objective(self.settings.label_smoothing)
+        return spec.kind.objective()
 
     def encode(self, part, trained):
         table, spec, tokenizer, limit = part.rows, trained.spec, trained.tokenizer, trained.spec.sequence_length

@@ -32,18 +32,10 @@ class CrossEntropy(WeightedObjective):
     Source: google-research/bert, run_classifier.py: create_model. Labels: `{"labels": int32 [B] or [B, S]}`, and for
     tokens, or rows of weighted classes, `"weights"`, float32 of the same shape. Outputs: float32 logits [B, C] or
     [B, S, C].
-
-    Args:
-        label_smoothing: share of the label's probability that is spread over all classes (Keras's
-            `CategoricalCrossentropy`).
     """
 
-    def __init__(self, label_smoothing: float = 0.0):
-        self.label_smoothing = label_smoothing
-
     def losses(self, outputs, labels):
-        losses, share = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, outputs), self.label_smoothing
-        return losses if not share else (1 - share) * losses - share * tf.reduce_mean(tf.nn.log_softmax(outputs), -1)
+        return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, outputs)
 
 
 class SigmoidCrossEntropy(WeightedObjective):
@@ -52,17 +44,10 @@ class SigmoidCrossEntropy(WeightedObjective):
     Labels: `{"labels": float32 [B, C]}`, 0.0 or 1.0, and for weighted labels `"weights"` of the same shape. Outputs:
     float32 logits [B, C]. google-research/bert has no such task. This is the loss of transformers'
     `BertForSequenceClassification` with the problem type `multi_label_classification`.
-
-    Args:
-        label_smoothing: share of the distance to 0.5 by which a label is moved (Keras's `BinaryCrossentropy`).
     """
 
-    def __init__(self, label_smoothing: float = 0.0):
-        self.label_smoothing = label_smoothing
-
     def losses(self, outputs, labels):
-        share = self.label_smoothing
-        return tf.nn.sigmoid_cross_entropy_with_logits((1 - share) * labels + share / 2, outputs)
+        return tf.nn.sigmoid_cross_entropy_with_logits(labels, outputs)
 
 
 class SquaredError(WeightedObjective):

@@ -1,4 +1,4 @@
-"""Settings for rare labels: weights in the loss, resampling of rows, and label smoothing.
+"""Settings for rare labels: weights in the loss, and resampling of rows.
 
 Shapes: N examples, C classes, T tokens of all sequences.
 """
@@ -14,7 +14,7 @@ from tasks.fine_tuning.examples import Examples
 from tasks.settings import Settings, setting
 from tasks.text.rows import parse_number
 
-NAMES = ("class_weights", "resample", "label_smoothing")  # The settings of `RareLabelSettings`.
+NAMES = ("class_weights", "resample")  # The settings of `RareLabelSettings`.
 _BALANCED = "balanced"
 
 
@@ -29,9 +29,6 @@ class RareLabelSettings(Settings):
     )
     resample: float = setting(
         1.0, "Draw a label of n rows in proportion to n to this power; 0: all equally.", at_least=0.0, at_most=1.0
-    )
-    label_smoothing: float = setting(
-        0.0, "Share of a label's probability to spread over all labels in the loss.", at_least=0.0, at_most=0.9
     )
 
     def identity(self):

@@ -69,7 +69,7 @@ class Ner(WordTask):
     def objective(self, spec):
         from tasks.fine_tuning.objectives import CrossEntropy
 
-        return CrossEntropy(self.settings.label_smoothing)
+        return CrossEntropy()
 
     # === Answers ===
 

@@ -62,7 +62,7 @@ if bfloat16.IS_BROKEN:
 _RARE = {
     "labels": {
         "drawn": ["--resample=0.5"],
-        "weighted": ["--class_weights=balanced", "--label_smoothing=0.1"],
+        "weighted": ["--class_weights=balanced"],
         "plain": [],
     }
 }

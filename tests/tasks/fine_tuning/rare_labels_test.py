@@ -2,7 +2,6 @@
 
 import json
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -130,26 +129,6 @@ def test_the_loss_of_several_labels_has_torch_s_positive_weights(sizes):
     loss = torch.nn.BCEWithLogitsLoss(pos_weight=torch.tensor(of_class), reduction="sum")
     expected = float(loss(torch.tensor(logits), torch.tensor(labels))) / weights.sum()
     assert _parts(SigmoidCrossEntropy(), logits, labels, weights, sizes) == pytest.approx(expected, rel=1e-5)
-
-
-def test_smoothed_labels_of_which_a_row_has_several_are_keras_s():
-    generator = np.random.default_rng(1)
-    logits, labels = generator.normal(0, 3, (9, 3)).astype(np.float32), generator.integers(0, 2, (9, 3))
-    labels = labels.astype(np.float32)
-    expected = keras.losses.BinaryCrossentropy(from_logits=True, label_smoothing=0.2, reduction=None)(labels, logits)
-    losses = SigmoidCrossEntropy(label_smoothing=0.2).losses(tf.constant(logits), tf.constant(labels))
-    np.testing.assert_allclose(np.mean(losses, axis=-1), expected, rtol=1e-5)
-
-
-@pytest.mark.parametrize("shape", [(9,), (4, 5)])
-def test_smoothed_labels_are_keras_s(shape):
-    generator = np.random.default_rng(1)
-    logits = generator.normal(0, 3, (*shape, 3)).astype(np.float32)
-    labels = generator.integers(0, 3, shape).astype(np.int32)
-    keras_loss = keras.losses.CategoricalCrossentropy(from_logits=True, label_smoothing=0.2, reduction=None)
-    expected = keras_loss(np.eye(3, dtype=np.float32)[labels], logits)
-    losses = CrossEntropy(label_smoothing=0.2).losses(tf.constant(logits), tf.constant(labels))
-    np.testing.assert_allclose(losses, expected, rtol=1e-5)
 
 
 # === Draws ===
