@@ -41,14 +41,6 @@ def extract(settings: FeatureSettings) -> dict:
         check_writable(settings.output_dir)
     default = DEFAULT_LAYERS if settings.pooling == "none" else DEFAULT_LAYERS[:1]
     layers, config = choose_layers(settings, default, "Extracting features")
-    num_weights = len(settings.layer_weights or ())
-    if num_weights and settings.combine != "weighted_sum":
-        raise InputError("--layer_weights is for --combine=weighted_sum alone. Leave it out.")
-    if num_weights != len(layers) and settings.combine == "weighted_sum":
-        raise InputError(
-            f"--layer_weights: {num_weights} weights for {len(layers)} layers. Give --combine=weighted_sum one weight "
-            "for each layer of --layers, in the same order."
-        )
     if settings.normalize and settings.pooling == "none":
         raise InputError("--normalize is for pooled vectors. Give --pooling=mean, cls or pooler, or leave it out.")
     if settings.pooling == "pooler" and (layers != [config.num_layers] or settings.combine != "none"):
@@ -118,7 +110,7 @@ class _Extraction:
         self._vocabulary = np.array(self._tokenizer.get_vocabulary())
         check_rows(origin.preset, len(self._vocabulary), read_bert_config(origin.preset).vocabulary_size)
         backbone = load_encoder(origin, settings.random_seed)
-        options = {name: getattr(settings, name) for name in ("combine", "layer_weights", "pooling", "normalize")}
+        options = {name: getattr(settings, name) for name in ("combine", "pooling", "normalize")}
         model = FeatureExtractor(backbone, layers, **options)
         self._widths = {name: output.shape[-1] for name, output in model.output.items()}
         outputs = list(model(model.input).values())

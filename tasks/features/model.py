@@ -31,8 +31,7 @@ class FeatureExtractor(keras.Model):
         backbone: BertBackbone.
         layers: indices of the layers, as `resolve_layers` returns them: 0 for the embeddings' output, 1 to num_layers.
         combine: "none" for an output per layer, named by `layer_name`; otherwise a single output `features`:
-            "concatenate" (the layers in the given order, K * H wide), "sum", "mean", or "weighted_sum".
-        layer_weights: K factors for "weighted_sum", which are not normalized.
+            "concatenate" (the layers in the given order, K * H wide), "sum" or "mean".
         pooling: "none" for a vector per token, (B, S, ...); else a vector per text, (B, ...): "cls", the vector of the
             first token; "mean", the mean over all real tokens, [CLS] and [SEP] included, as in sentence-transformers;
             "pooler", the backbone's pooled output, named `pooled_output`, for which `layers` is the last layer alone.
@@ -45,7 +44,6 @@ class FeatureExtractor(keras.Model):
         backbone: BertBackbone,
         layers: Sequence[int],
         combine: str = "none",
-        layer_weights: Sequence[float] | None = None,
         pooling: str = "none",
         normalize: bool = False,
         name: str = "feature_extractor",
@@ -56,7 +54,7 @@ class FeatureExtractor(keras.Model):
             outputs = {POOLED: backbone.output[POOLED]}
         else:
             chosen = {layer_name(number): _rows(backbone, number) for number in layers}
-            combined = _combine(chosen, combine, layer_weights)
+            combined = _combine(chosen, combine)
             outputs = {name: _pool(backbone, name, rows, pooling) for name, rows in combined.items()}
         if normalize:
             outputs = {
@@ -70,7 +68,6 @@ class FeatureExtractor(keras.Model):
             "backbone": backbone.get_config(),
             "layers": list(layers),
             "combine": combine,
-            "layer_weights": list(layer_weights) if layer_weights else None,
             "pooling": pooling,
             "normalize": normalize,
         }
@@ -80,8 +77,9 @@ class FeatureExtractor(keras.Model):
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
-        backbone = BertBackbone.from_config(config["backbone"])
-        return cls(**{**config, "backbone": backbone})
+        # Earlier extractors had factors for the layers.
+        kept = {name: value for name, value in config.items() if name != "layer_weights"}
+        return cls(**{**kept, "backbone": BertBackbone.from_config(config["backbone"])})
 
 
 def _rows(backbone: BertBackbone, number: int):
@@ -89,15 +87,14 @@ def _rows(backbone: BertBackbone, number: int):
     return backbone.get_layer(f"transformer_layer_{number - 1}" if number else "embeddings").output
 
 
-def _combine(chosen: dict, combine: str, layer_weights: Sequence[float] | None) -> dict:
+def _combine(chosen: dict, combine: str) -> dict:
     """Combines the layers' rows, [T, H] each; returns the outputs by name."""
     if combine == "none":
         return chosen
     states = list(chosen.values())
     if combine == "concatenate":
         return {COMBINED: ops.concatenate(states, axis=-1)}
-    factors = {"sum": [1.0] * len(states), "mean": [1.0 / len(states)] * len(states), "weighted_sum": layer_weights}
-    return {COMBINED: sum(state * float(factor) for state, factor in zip(states, factors[combine], strict=True))}
+    return {COMBINED: sum(states) / (len(states) if combine == "mean" else 1)}
 
 
 def _pool(backbone: BertBackbone, name: str, rows, pooling: str):

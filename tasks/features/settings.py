@@ -15,7 +15,7 @@ from tasks.settings import changeable, replaced
 
 EMBEDDINGS = "embeddings"
 ALL = "all"
-COMBINES = ("none", "concatenate", "sum", "mean", "weighted_sum")
+COMBINES = ("none", "concatenate", "sum", "mean")
 POOLINGS = ("none", "cls", "mean", "pooler")
 DEFAULT_LAYERS = ("-1", "-2", "-3", "-4")  # google-research/bert extract_features.py
 DEFAULT_OUTPUT = "features.npz"
@@ -52,10 +52,7 @@ class FeatureSettings(StartSettings):
         choices=("text", "conll"),
         subject="data",
     )
-    layer_weights: list[float] | None = changeable(
-        None, "Factor of each layer, for --combine=weighted_sum.", subject="model"
-    )
-    normalize: bool = changeable(False, "Divide each pooled vector by its Euclidean norm.")
+    normalize: bool = changeable(False, "Divide each pooled vector by its Euclidean norm.", subject="model")
     delimiter: str | None = replaced(WordSettings, "delimiter", None)
     eval_batch_size: int = replaced(FineTuningSettings, "eval_batch_size", 8, help="Sequences per batch.")
     random_seed: int = replaced(FineTuningSettings, "random_seed", 12345, help="Seed of random weights.")

@@ -39,7 +39,9 @@ class NerSettings(WordSettings, RareLabelSettings):
         None, "frozen: layers, from 1 (lowest) or -1 (last); 0 or embeddings; or all. Default: the last four."
     )
     combine: str = changeable(
-        "concatenate", "frozen: how to combine the layers; weighted_sum learns its weights.", choices=COMBINES[1:]
+        "concatenate",
+        "frozen: how to combine the layers; weighted_sum learns its weights.",
+        choices=(*COMBINES[1:], "weighted_sum"),
     )
     lstm_units: int = setting(768, "frozen: units of each LSTM direction (the paper: 768).", at_least=1)
     lstm_layers: int = setting(2, "frozen: number of stacked BiLSTMs (the paper: 2).", at_least=1)

@@ -56,16 +56,15 @@ def test_layers_above_the_highest_chosen_one_are_not_there(backbone):
 
 
 @pytest.mark.parametrize(
-    "combine, weights, expected",
+    "combine, expected",
     [
-        ("sum", None, lambda low, high: high + low),
-        ("mean", None, lambda low, high: (high + low) / 2),
-        ("weighted_sum", [0.25, -3.0], lambda low, high: 0.25 * high - 3.0 * low),
-        ("concatenate", None, lambda low, high: np.concatenate([high, low], axis=-1)),
+        ("sum", lambda low, high: high + low),
+        ("mean", lambda low, high: (high + low) / 2),
+        ("concatenate", lambda low, high: np.concatenate([high, low], axis=-1)),
     ],
 )
-def test_layers_are_combined_in_the_order_given(backbone, states, combine, weights, expected):
-    model = FeatureExtractor(backbone, [2, 0], combine, layer_weights=weights)
+def test_layers_are_combined_in_the_order_given(backbone, states, combine, expected):
+    model = FeatureExtractor(backbone, [2, 0], combine)
     outputs = applied(model, toy_features.inputs())
     assert list(outputs) == ["features"]
     np.testing.assert_allclose(outputs["features"], expected(states["embeddings"], states["layer_2"]), atol=1e-5)
@@ -111,7 +110,6 @@ def test_the_unpadded_layout_gives_the_same_real_tokens_and_nothing_else(backbon
     "settings",
     [
         {"layers": [0, 1, 2]},
-        {"layers": [2, 1], "combine": "weighted_sum", "layer_weights": [0.3, 0.7]},
         {"layers": [2], "pooling": "mean", "normalize": True},
         {"layers": [2], "pooling": "pooler"},
         {"layers": [1, 2], "combine": "concatenate", "pooling": "cls"},

@@ -169,9 +169,6 @@ def test_a_checkpoint_without_pooler_has_no_pooled_output(preset, files, tmp_pat
         ({"max_seq_length": 25}, ["--max_seq_length=25", "24"]),
         ({"normalize": True}, ["--normalize", "--pooling"]),
         ({"pooling": "pooler", "layers": ["1"]}, ["--pooling=pooler", "last layer"]),
-        ({"combine": "weighted_sum", "layers": ["all"]}, ["--layer_weights", "0 weights for 2 layers"]),
-        ({"combine": "weighted_sum", "layer_weights": [1.0, 2.0]}, ["--layer_weights", "2 weights for 1 layers"]),
-        ({"layers": ["-1"], "layer_weights": [1.0]}, ["--layer_weights", "weighted_sum"]),
     ],
 )
 def test_wrong_settings_are_refused(preset, files, tmp_path, monkeypatch, changes, words):
@@ -232,8 +229,6 @@ def test_the_command_writes_google_lines_and_its_flags(preset, files, tmp_path):
     [
         (["--do_train"], ["do_train"]),
         (["--pooling=max"], ["pooling", "max"]),
-        (["--layer_weights=1,x"], ["layer_weights", "x"]),
-        (["--layer_weights=1,nan"], ["layer_weights", "finite"]),
     ],
 )
 def test_wrong_flags_are_refused_in_one_line(flags, words):
