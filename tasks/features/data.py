@@ -86,18 +86,6 @@ def read_texts(paths: Sequence[str], bad_rows: BadRows | None) -> Iterator[Row]:
             bad_rows.finish()
 
 
-def count_texts(paths: Sequence[str], bad_rows: BadRows) -> int:
-    """Reads and counts all texts, so that bad rows are reported before any work starts.
-
-    Raises:
-        InputError: as in `read_texts`, or there is no text.
-    """
-    count = sum(1 for _ in read_texts(paths, bad_rows))
-    if not count:
-        raise InputError(f"{', '.join(paths)}: no texts. Expected one a line.")
-    return count
-
-
 def sentence_rows(documents: Documents, first_index: int = 0, skipped: Sequence[int] = ()) -> list[Row]:
     """Returns a row for each sentence, named by the line of its first word.
 

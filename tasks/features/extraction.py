@@ -6,11 +6,20 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from keras_bert.answers.rules import unit
 from keras_bert.errors import InputError
 from keras_bert.files import check_writable, expand_files, write_json
 from keras_bert.presets.weights import open_checkpoint, read_bert_config
 from tasks.features import data, writing
-from tasks.features.settings import DEFAULT_LAYERS, DEFAULT_OUTPUT, FeatureSettings, choose_layers, layer_name
+from tasks.features.settings import (
+    COMBINED,
+    DEFAULT_LAYERS,
+    DEFAULT_OUTPUT,
+    POOLED,
+    FeatureSettings,
+    choose_layers,
+    layer_name,
+)
 from tasks.features.writing import Block, Column, open_writer
 from tasks.fine_tuning.examples import Predictor
 from tasks.text.bad_rows import BadRows
@@ -48,8 +57,8 @@ def extract(settings: FeatureSettings) -> dict:
     bad_rows = BadRows(settings.bad_rows)
     rows, count = _read(settings, path, bad_rows)
     with find_start(settings) as origin:
-        extraction = _Extraction(settings, layers, bad_rows, origin)
-    results = extraction.write(rows, count, path)
+        extraction = _Extraction(settings, layers, origin)
+    results = {**extraction.write(rows, count, path), "skipped_rows": bad_rows.count}
     if settings.output_dir:
         write_json(os.path.join(settings.output_dir, "metrics.json"), results)
         bad_rows.write(settings.output_dir)
@@ -69,17 +78,21 @@ def output_path(settings: FeatureSettings) -> str:
 
 def _read(settings: FeatureSettings, output: str, bad_rows: BadRows) -> tuple[Iterable[data.Row], int]:
     if not settings.input_file:
-        raise InputError("--input_file: the texts to extract from. Give it.")
+        raise InputError("Give --input_file: the texts to extract features from.")
     paths = expand_files(settings.input_file)
     check_outputs([("output_file", output)], [("input_file", path) for path in paths])
     if settings.input_format == "text":
-        count = data.count_texts(paths, bad_rows)
+        count = sum(1 for _ in data.read_texts(paths, bad_rows))  # Bad rows are reported before any work starts.
+        if not count:
+            raise InputError(f"{', '.join(paths)}: no texts. Expected one a line.")
         return data.read_texts(paths, None), count
     rows: list[data.Row] = []
     for path in paths:
         documents = read_conll(path, delimiter=settings.delimiter, tag_scheme=None, needs_tags=False, bad_rows=bad_rows)
         skipped = [int(where.rpartition(":")[2]) for where, _ in bad_rows.rows if where.rpartition(":")[0] == path]
         rows += data.sentence_rows(documents, len(rows) + bad_rows.count - len(skipped), skipped)
+    if settings.pooling != "none":  # A vector is made from one sequence, so that a long sentence is cut like a text.
+        rows = [row._replace(texts=(" ".join(row.words),), words=None) for row in rows]
     return rows, len(rows)
 
 
@@ -89,18 +102,15 @@ class _Extraction:
     Args:
         settings: settings of the run.
         layers: indices of the layers to extract.
-        bad_rows: collects sentences that are too long to be pooled.
         origin: `tasks.fine_tuning.start.Start` of the encoder.
 
     Raises:
         InputError: the encoder has no pooler, or fewer token embeddings than the vocabulary has pieces.
     """
 
-    def __init__(self, settings: FeatureSettings, layers: list[int], bad_rows: BadRows, origin):
-        import keras
-
+    def __init__(self, settings: FeatureSettings, layers: list[int], origin):
         from keras_bert.vocabulary import check_rows
-        from tasks.features.model import COMBINED, POOLED, FeatureExtractor, load_encoder
+        from tasks.features.model import FeatureExtractor, load_encoder
 
         if settings.pooling == "pooler" and origin.load_weights:
             with open_checkpoint(origin.preset) as checkpoint:
@@ -110,62 +120,41 @@ class _Extraction:
         self._vocabulary = np.array(self._tokenizer.get_vocabulary())
         check_rows(origin.preset, len(self._vocabulary), read_bert_config(origin.preset).vocabulary_size)
         backbone = load_encoder(origin, settings.random_seed)
-        options = {name: getattr(settings, name) for name in ("combine", "pooling", "normalize")}
-        model = FeatureExtractor(backbone, layers, **options)
-        self._widths = {name: output.shape[-1] for name, output in model.output.items()}
-        outputs = list(model(model.input).values())
-        joined = keras.layers.Concatenate(dtype="float32")(outputs) if len(outputs) > 1 else outputs[0]
-        self._predictor = Predictor(keras.Model(model.input, joined))
+        self._predictor = Predictor(FeatureExtractor(backbone, layers, settings.pooling))
+        self._width = backbone.hidden_dim
+        self._names = [POOLED] if settings.pooling == "pooler" else list(map(layer_name, layers))
         # Names of the vectors in JSON lines: google-research/bert's negative index of an encoder layer, or a name.
         by_layer = {layer_name(n): n - backbone.num_layers - 1 if n else layer_name(n) for n in layers}
         self._indices = {**by_layer, COMBINED: settings.combine, POOLED: POOLED}
         self._settings = settings
-        self._bad_rows = bad_rows
 
     def write(self, rows: Iterable[data.Row], num_rows: int, path: str) -> dict:
-        """Writes the embeddings of all rows in order; returns the content of `metrics.json`."""
-        started, widths = time.perf_counter(), self._widths
-        results = {"rows": 0, "tokens": 0, "cut_rows": 0, "vectors": widths}
-        vectors = self._settings.max_seq_length if self._settings.pooling == "none" else 1
-        block_rows = min(BLOCK_BYTES // (4 * sum(widths.values()) * vectors), MAX_BLOCK_ROWS)
+        """Writes the embeddings of all rows in order; returns most of the content of `metrics.json`."""
+        started, settings, results = time.perf_counter(), self._settings, {"rows": 0, "tokens": 0, "cut_rows": 0}
+        vectors = len(self._names) * (settings.max_seq_length if settings.pooling == "none" else 1)
+        block_rows = min(BLOCK_BYTES // (4 * self._width * vectors), MAX_BLOCK_ROWS)
         with open_writer(path, self._indices) as write, progress_bar("extract", "row", num_rows) as progress:
-            for batch in data.batches_of(rows, max(self._settings.eval_batch_size, block_rows)):
+            for batch in data.batches_of(rows, max(settings.eval_batch_size, block_rows)):
                 progress.update(len(batch))
-                batch, encoded = self._encode(batch)
-                if batch:
-                    write(self._block(batch, encoded))
-                    results["rows"] += len(batch)
-                    results["tokens"] += len(encoded.kept)
-                    results["cut_rows"] += encoded.num_cut
-            if not results["rows"]:
-                where = self._bad_rows.rows[0][0]
-                raise InputError(f"{where}: this sentence, as all others, is too long. Raise --max_seq_length.")
+                encoded = data.encode_rows(batch, self._tokenizer, settings.max_seq_length)
+                block = self._block(batch, encoded)
+                write(block)
+                results["rows"] += len(batch)
+                results["tokens"] += len(encoded.kept)
+                results["cut_rows"] += encoded.num_cut
         seconds = time.perf_counter() - started
-        speed = {"seconds": round(seconds, 2), "tokens_per_second": round(results["tokens"] / seconds, 1)}
-        return {**results, **speed, "skipped_rows": self._bad_rows.count}
-
-    def _encode(self, batch: list[data.Row]) -> tuple[list[data.Row], data.Encoded]:
-        """Encodes rows. With pooling, sentences of several windows are skipped: a vector is made from one sequence."""
-        limit = self._settings.max_seq_length
-        encoded = data.encode_rows(batch, self._tokenizer, limit)
-        if self._settings.pooling == "none":
-            return batch, encoded
-        lengths = list(zip(batch, np.diff(encoded.columns["token_ids"].splits), strict=True))
-        for row, length in lengths:
-            if length > limit:
-                reason = f"the sentence has {length} tokens, one vector takes at most {limit}. Raise --max_seq_length."
-                self._bad_rows.add(row.where, reason)
-        self._bad_rows.finish()
-        kept = [row for row, length in lengths if length <= limit]
-        return kept, data.encode_rows(kept, self._tokenizer, limit) if 0 < len(kept) < len(batch) else encoded
+        names = [name for name in self._indices if name in block]
+        results["vectors"] = {name: block[name].values.shape[-1] for name in names}
+        return {
+            **results,
+            "seconds": round(seconds, 2),
+            "tokens_per_second": round(results["tokens"] / seconds, 1),
+        }
 
     def _block(self, batch: Sequence[data.Row], encoded: data.Encoded) -> Block:
         index = Column(np.array([row.index for row in batch], np.int64))
-        settings, ends = self._settings, np.cumsum(list(self._widths.values()))[:-1]
-        by_token = settings.pooling == "none"
-        joined = self._predictor.compute_outputs(encoded.examples, settings.eval_batch_size)
-        vectors = dict(zip(self._widths, np.split(joined, ends, axis=-1), strict=True))
-        if not by_token:
+        vectors = self._combine(self._predictor.compute_outputs(encoded.examples, self._settings.eval_batch_size))
+        if self._settings.pooling != "none":
             return {"index": index, **{name: Column(array) for name, array in vectors.items()}}
         if len(encoded.kept) < len(encoded.examples.token_ids):  # Windows overlap.
             vectors = {name: array[encoded.kept] for name, array in vectors.items()}
@@ -173,3 +162,14 @@ class _Extraction:
         values = {**vectors, "tokens": self._vocabulary[token_ids]}
         columns = {name: Column(of_tokens, row_splits) for name, of_tokens in values.items()}
         return {"index": index, **columns, **encoded.columns}
+
+    def _combine(self, joined: np.ndarray) -> dict[str, np.ndarray]:
+        """Returns vectors by name from the layers' states one after the other, float (..., K * H)."""
+        combine, states = self._settings.combine, np.split(joined, len(self._names), axis=-1)
+        if combine == "none":
+            vectors = dict(zip(self._names, states, strict=True))
+        elif combine == "concatenate":
+            vectors = {COMBINED: joined}
+        else:
+            vectors = {COMBINED: sum(states) / (len(states) if combine == "mean" else 1)}
+        return {name: unit(array) for name, array in vectors.items()} if self._settings.normalize else vectors

@@ -13,7 +13,7 @@ from tasks.fine_tuning.settings import FineTuningSettings, StartSettings, check_
 from tasks.fine_tuning.word_task import WordSettings
 from tasks.settings import changeable, replaced
 
-EMBEDDINGS = "embeddings"
+EMBEDDINGS, COMBINED, POOLED = "embeddings", "features", "pooled_output"  # Names of vectors.
 ALL = "all"
 COMBINES = ("none", "concatenate", "sum", "mean")
 POOLINGS = ("none", "cls", "mean", "pooler")
@@ -43,7 +43,7 @@ class FeatureSettings(StartSettings):
     )
     max_seq_length: int = changeable(
         128,
-        "Longest sequence in tokens; longer texts are cut, and longer sentences of words are split into windows.",
+        "Longest sequence in tokens. Longer texts are cut, sentences of words split into windows, or cut if pooled.",
         at_least=4,
     )
     input_format: str = changeable(

@@ -8,7 +8,7 @@ from keras import ops
 
 from keras_bert.encoder.heads import TakePositions
 from keras_bert.encoder.layer import BertLayer, keep_arguments
-from tasks.features.model import COMBINED
+from tasks.features.model import FeatureExtractor
 
 TAGGER = "bilstm_tagger"
 
@@ -54,11 +54,11 @@ def build_tagger(
     return keras.Model({"features": features, "padding_mask": padding_mask}, logits, name=TAGGER)
 
 
-def join_extractor(extractor: keras.Model, tagger: keras.Model) -> keras.Model:
+def join_extractor(extractor: FeatureExtractor, tagger: keras.Model) -> keras.Model:
     """Joins the tagger with its encoder into the model to save.
 
     Args:
-        extractor: `FeatureExtractor` with "concatenate".
+        extractor: the encoder's chosen layers.
         tagger: the model that `build_tagger` returned.
 
     Returns:
@@ -67,8 +67,7 @@ def join_extractor(extractor: keras.Model, tagger: keras.Model) -> keras.Model:
     """
     positions = keras.Input((None,), dtype="int32", name="word_positions")
     inputs = {**extractor.input, "word_positions": positions}
-    states = extractor(extractor.input)[COMBINED]
-    words = TakePositions(dtype="float32", name="first_tokens")(states, positions)
+    words = TakePositions(dtype="float32", name="first_tokens")(extractor(extractor.input), positions)
     # Position 0 is [CLS], and never a word.
     mask = ops.cast(ops.greater(positions, 0), "int32")
     return keras.Model(inputs, tagger({"features": words, "padding_mask": mask}), name="feature_based_tagger")

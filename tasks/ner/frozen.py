@@ -35,7 +35,7 @@ class FrozenEncoder(NamedTuple):
     """The encoder of a tagger.
 
     Attributes:
-        extractor: `tasks.features.model.FeatureExtractor` with "concatenate".
+        extractor: `tasks.features.model.FeatureExtractor`.
         backbone: the BertBackbone whose layers the extractor has; None if the tagger was loaded.
     """
 
@@ -93,7 +93,7 @@ class FrozenNer(Ner):
 
         layout = "rectangular" if self.settings.distribution_strategy == "tpu" else "unpadded"
         backbone = load_encoder(origin, self.settings.random_seed, layout)
-        extractor = FeatureExtractor(backbone, trained.spec.layers, "concatenate")
+        extractor = FeatureExtractor(backbone, trained.spec.layers)
         extractor.trainable = False
         return trained._replace(encoder=FrozenEncoder(extractor, backbone))
 

@@ -11,7 +11,6 @@ import numpy as np
 
 from keras_bert.files import atomic_path, exists, keep_copies, local_copy
 from tasks.engine.settings import weights_checksum
-from tasks.features.model import COMBINED
 from tasks.fine_tuning.examples import Predictor
 from tasks.fine_tuning.word_task import make_examples
 from tasks.text.word_windows import Windows
@@ -24,7 +23,7 @@ def load_features(directory: str, windows: Windows, extractor: keras.Model, batc
     Args:
         directory: directory of the features, written atomically. The name of the file is a hash of encoder and windows.
         windows: the file's windows.
-        extractor: `FeatureExtractor` with "concatenate".
+        extractor: `tasks.features.model.FeatureExtractor`.
         batch_size: windows per batch.
 
     Returns:
@@ -44,10 +43,9 @@ def load_features(directory: str, windows: Windows, extractor: keras.Model, batc
 
 
 def _compute(path: str, windows: Windows, extractor: keras.Model, batch_size: int) -> None:
-    model = keras.Model(extractor.input, extractor(extractor.input)[COMBINED])
-    vectors = np.lib.format.open_memmap(path, "w+", np.float32, (len(windows.places), model.output_shape[-1]))
+    vectors = np.lib.format.open_memmap(path, "w+", np.float32, (len(windows.places), extractor.output_shape[-1]))
     limits = np.searchsorted(windows.places, windows.row_splits)  # The words of window i: limits[i] to limits[i + 1].
-    for numbers, batch in Predictor(model).batches(make_examples(windows), batch_size, "features"):
+    for numbers, batch in Predictor(extractor).batches(make_examples(windows), batch_size, "features"):
         for number, states in zip(numbers, batch, strict=False):
             words = slice(limits[number], limits[number + 1])
             vectors[words] = states[windows.places[words] - windows.row_splits[number]]

@@ -62,13 +62,13 @@ def test_an_empty_line_is_refused_or_left_out_but_counts(tmp_path):
 
 def test_no_texts_at_all_are_refused(tmp_path):
     with pytest.raises(InputError, match=r"a\.txt: no texts"):
-        data.count_texts([write(tmp_path / "a.txt", "")], BadRows("skip"))
+        _read(FeatureSettings(input_file=write(tmp_path / "a.txt", "")), str(tmp_path / "out.npz"), BadRows("skip"))
 
 
 def test_a_line_that_is_not_utf8_is_named(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"anna\nna\xefve\n")
     with pytest.raises(InputError, match=r"a\.txt:2: not valid UTF-8"):
-        data.count_texts([str(tmp_path / "a.txt")], BadRows())
+        list(data.read_texts([str(tmp_path / "a.txt")], BadRows()))
 
 
 def test_batches_of_rows():

@@ -20,7 +20,12 @@ TEXTS = [
 
 
 def applied(model, inputs):
-    return {name: keras.ops.convert_to_numpy(value) for name, value in model(inputs, training=False).items()}
+    return keras.ops.convert_to_numpy(model(inputs, training=False))
+
+
+def by_layer(backbone, layers, inputs, pooling="none"):
+    """The states of each layer, in a list."""
+    return np.split(applied(FeatureExtractor(backbone, layers, pooling), inputs), len(layers), axis=-1)
 
 
 @pytest.fixture(scope="module", name="backbone")
@@ -30,13 +35,12 @@ def _backbone():
 
 @pytest.fixture(scope="module", name="states")
 def _states(backbone):
-    return applied(FeatureExtractor(backbone, [0, 1, 2]), toy_features.inputs())
+    return by_layer(backbone, [0, 1, 2], toy_features.inputs())
 
 
 def test_the_last_layer_is_the_backbones_output(backbone, states):
     expected = keras.ops.convert_to_numpy(backbone(toy_features.inputs(), training=False)["sequence_output"])
-    assert list(states) == ["embeddings", "layer_1", "layer_2"]
-    np.testing.assert_allclose(states["layer_2"], expected, atol=1e-6)
+    np.testing.assert_allclose(states[2], expected, atol=1e-6)
 
 
 def test_a_lower_layer_is_the_output_of_a_shorter_encoder(backbone, states):
@@ -46,7 +50,7 @@ def test_a_lower_layer_is_the_output_of_a_shorter_encoder(backbone, states):
     for weight in short.weights:
         weight.assign(weights[weight.path])
     expected = keras.ops.convert_to_numpy(short(toy_features.inputs(), training=False)["sequence_output"])
-    np.testing.assert_allclose(states["layer_1"], expected, atol=1e-6)
+    np.testing.assert_allclose(states[1], expected, atol=1e-6)
 
 
 def test_layers_above_the_highest_chosen_one_are_not_there(backbone):
@@ -55,49 +59,24 @@ def test_layers_above_the_highest_chosen_one_are_not_there(backbone):
     assert not any("transformer" in layer.name for layer in FeatureExtractor(backbone, [0]).layers)
 
 
-@pytest.mark.parametrize(
-    "combine, expected",
-    [
-        ("sum", lambda low, high: high + low),
-        ("mean", lambda low, high: (high + low) / 2),
-        ("concatenate", lambda low, high: np.concatenate([high, low], axis=-1)),
-    ],
-)
-def test_layers_are_combined_in_the_order_given(backbone, states, combine, expected):
-    model = FeatureExtractor(backbone, [2, 0], combine)
-    outputs = applied(model, toy_features.inputs())
-    assert list(outputs) == ["features"]
-    np.testing.assert_allclose(outputs["features"], expected(states["embeddings"], states["layer_2"]), atol=1e-5)
-
-
 def test_pooling_by_hand(backbone, states):
     inputs = toy_features.inputs()
     mask = inputs["padding_mask"].astype(bool)
-    cls = applied(FeatureExtractor(backbone, [2, 1], pooling="cls"), inputs)
-    mean = applied(FeatureExtractor(backbone, [2, 1], pooling="mean"), inputs)
-    for name in ("layer_2", "layer_1"):
-        np.testing.assert_allclose(cls[name], states[name][:, 0], atol=1e-6)
-        by_hand = [row[real].mean(axis=0) for row, real in zip(states[name], mask, strict=True)]
-        np.testing.assert_allclose(mean[name], by_hand, atol=1e-5)
-    pooler = applied(FeatureExtractor(backbone, [2], pooling="pooler"), inputs)
+    cls, mean = (by_layer(backbone, [2, 1], inputs, pooling) for pooling in ("cls", "mean"))
+    for place, number in enumerate((2, 1)):
+        np.testing.assert_allclose(cls[place], states[number][:, 0], atol=1e-6)
+        by_hand = [row[real].mean(axis=0) for row, real in zip(states[number], mask, strict=True)]
+        np.testing.assert_allclose(mean[place], by_hand, atol=1e-5)
+    pooler = applied(FeatureExtractor(backbone, [2], "pooler"), inputs)
     expected = keras.ops.convert_to_numpy(backbone(inputs, training=False)["pooled_output"])
-    np.testing.assert_allclose(pooler["pooled_output"], expected, atol=1e-6)
-
-
-def test_normalized_vectors_have_length_one_and_their_direction(backbone):
-    plain = applied(FeatureExtractor(backbone, [2], pooling="mean"), toy_features.inputs())["layer_2"]
-    unit = applied(FeatureExtractor(backbone, [2], pooling="mean", normalize=True), toy_features.inputs())
-    np.testing.assert_allclose(unit["layer_2"], plain / np.linalg.norm(plain, axis=1, keepdims=True), atol=1e-6)
+    np.testing.assert_allclose(pooler, expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("pooling", ["none", "mean", "cls"])
 def test_the_unpadded_layout_gives_the_same_real_tokens_and_nothing_else(backbone, pooling):
     inputs = toy_features.inputs()
     unpadded = toy_features.backbone(layout="unpadded")
-    outputs = [
-        applied(FeatureExtractor(model, [0, 2], "sum", pooling=pooling), inputs)["features"]
-        for model in (backbone, unpadded)
-    ]
+    outputs = [applied(FeatureExtractor(model, [0, 2], pooling), inputs) for model in (backbone, unpadded)]
     mask = inputs["padding_mask"].astype(bool)
     if pooling == "none":
         assert not outputs[1][~mask].any()
@@ -105,24 +84,20 @@ def test_the_unpadded_layout_gives_the_same_real_tokens_and_nothing_else(backbon
     np.testing.assert_allclose(outputs[1], outputs[0], atol=1e-5)
 
 
-@pytest.mark.slow(keep=["{'layers': [2], 'pooling': 'pooler'}"])
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"layers": [0, 1, 2]},
-        {"layers": [2], "pooling": "mean", "normalize": True},
-        {"layers": [2], "pooling": "pooler"},
-        {"layers": [1, 2], "combine": "concatenate", "pooling": "cls"},
-    ],
-)
-def test_a_saved_extractor_answers_as_before(tmp_path, settings):
-    model = FeatureExtractor(toy_features.backbone(layout="unpadded"), **settings)
+@pytest.mark.slow(keep=["pooler"])
+@pytest.mark.parametrize("pooling", ["none", "pooler", "cls"])
+def test_a_saved_extractor_answers_as_before(tmp_path, pooling):
+    model = FeatureExtractor(toy_features.backbone(layout="unpadded"), [2, 0], pooling)
     model.save(tmp_path / "model.keras")
     expected = applied(model, toy_features.inputs())
     reloaded = applied(keras.saving.load_model(tmp_path / "model.keras"), toy_features.inputs())
-    assert list(reloaded) == list(expected)
-    for name, array in expected.items():
-        np.testing.assert_array_equal(reloaded[name], array)
+    np.testing.assert_array_equal(reloaded, expected)
+
+
+def test_the_config_of_an_extractor_that_combined_and_normalized(backbone):
+    config = FeatureExtractor(backbone, [2, 0]).get_config()
+    earlier = {**config, "combine": "concatenate", "layer_weights": None, "normalize": False}
+    assert FeatureExtractor.from_config(earlier).get_config() == config
 
 
 # === transformers ===
@@ -148,11 +123,11 @@ def _peers():
 @pytest.mark.oracle
 def test_every_hidden_state_is_that_of_transformers(peers):
     backbone, inputs, outputs = peers
-    states = applied(FeatureExtractor(backbone, range(7)), inputs)
+    states = by_layer(backbone, range(7), inputs)
     mask = inputs["padding_mask"].astype(bool)
     assert len(states) == len(outputs.hidden_states) == 7
-    for (name, array), theirs in zip(states.items(), outputs.hidden_states, strict=True):
-        np.testing.assert_allclose(array[mask], theirs.detach().numpy()[mask], atol=2e-5, err_msg=name)
+    for number, (array, theirs) in enumerate(zip(states, outputs.hidden_states, strict=True)):
+        np.testing.assert_allclose(array[mask], theirs.detach().numpy()[mask], atol=2e-5, err_msg=str(number))
 
 
 @pytest.mark.oracle
@@ -162,11 +137,8 @@ def test_mean_pooling_is_that_of_sentence_transformers(peers):
     backbone, inputs, outputs = peers
     mask = torch.tensor(inputs["padding_mask"]).unsqueeze(-1).float()
     pooled = (outputs.last_hidden_state * mask).sum(1) / mask.sum(1)
-    ours = applied(FeatureExtractor(backbone, [6], pooling="mean"), inputs)["layer_6"]
+    ours = applied(FeatureExtractor(backbone, [6], pooling="mean"), inputs)
     np.testing.assert_allclose(ours, pooled.detach().numpy(), atol=2e-5)
-    expected = torch.nn.functional.normalize(pooled, p=2, dim=1).detach().numpy()
-    unit = applied(FeatureExtractor(backbone, [6], pooling="mean", normalize=True), inputs)["layer_6"]
-    np.testing.assert_allclose(unit, expected, atol=2e-5)
 
 
 def test_every_kind_of_file_is_named_in_the_help():

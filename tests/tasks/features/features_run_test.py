@@ -115,24 +115,28 @@ def test_words_keep_their_alignment_in_windows(preset, files, tmp_path):
     assert arrays["tokens"][firsts].tolist() == [{"unseen": "un"}.get(word, word) for word in words]
 
 
-def test_a_sentence_too_long_for_one_vector_is_refused_or_skipped(preset, files, tmp_path):
-    settings = {
-        "preset": preset,
-        "input_file": str(files / "words.conll"),
-        "input_format": "conll",
-        "pooling": "mean",
-        "max_seq_length": 7,
-        "output_dir": str(tmp_path / "out"),
-    }
-    with pytest.raises(InputError, match=r"words\.conll:4: the sentence has 10 tokens.*at most 7.*--max_seq_length"):
-        extract_features(**settings)
-    assert not os.path.exists(tmp_path / "out" / "features.npz")
-    results = extract_features(bad_rows="skip", **settings)
-    assert (results["rows"], results["skipped_rows"]) == (2, 1)
-    with np.load(tmp_path / "out" / "features.npz") as archive:
-        assert archive["indices"].tolist() == [0, 2]
-    assert (tmp_path / "out" / "skipped_rows.tsv").exists()
-    assert json.loads((tmp_path / "out" / "metrics.json").read_text()) == results
+@pytest.mark.parametrize("combine", ["concatenate", "sum", "mean"])
+def test_layers_are_combined_in_the_order_given(preset, files, tokens, tmp_path, combine):
+    settings = {"preset": preset, "input_file": str(files / "texts.txt"), "layers": ["-1", "embeddings"]}
+    results, arrays = extracted(tmp_path / "a.npz", combine=combine, **settings)
+    both = [tokens[1]["layer_2"], tokens[1]["embeddings"]]
+    expected = {"concatenate": np.concatenate(both, -1), "sum": both[0] + both[1], "mean": (both[0] + both[1]) / 2}
+    assert results["vectors"] == {"features": expected[combine].shape[-1]}
+    np.testing.assert_allclose(arrays["features"], expected[combine], atol=1e-5)
+
+
+def test_a_sentence_too_long_for_one_vector_is_cut_like_a_text(preset, files, tmp_path):
+    settings = {"preset": preset, "pooling": "mean", "max_seq_length": 7, "output_dir": str(tmp_path)}
+    arrays = []
+    (tmp_path / "lines.txt").write_text("anna unseen\nrome left unseen rome rome unseen\nben\n")
+    for path, kind in ((files / "words.conll", "conll"), (tmp_path / "lines.txt", "text")):
+        results = extract_features(input_file=str(path), input_format=kind, **settings)
+        assert (results["rows"], results["cut_rows"], results["skipped_rows"]) == (3, 1, 0)
+        assert json.loads((tmp_path / "metrics.json").read_text()) == results
+        with np.load(tmp_path / "features.npz") as archive:
+            arrays.append(dict(archive))
+    for name, array in arrays[0].items():
+        np.testing.assert_allclose(arrays[1][name], array, atol=1e-6)
 
 
 def test_a_checkpoint_without_pooler_has_no_pooled_output(preset, files, tmp_path, monkeypatch):
