@@ -87,10 +87,10 @@ def mine(
         texts, vectors: as in `rank`.
         num_negatives: number of passages to add to each row.
         relative_margin: share of the match's cosine by which the cosine of a passage must be lower; otherwise, it may
-            match, too. Such passages are taken only if there are too few others, the least similar first.
+            match, too, and is not taken. A row then may get fewer passages.
 
     Raises:
-        InputError: there are too few passages.
+        InputError: there are too few passages, whatever their cosines.
     """
     pool = _collect(texts)
     own: dict[str, set[str]] = {}
@@ -99,15 +99,14 @@ def mine(
     negatives = {}
     for similarities, some in _similarities(pool, vectors):
         for of_question, matches, row in zip(similarities, pool.matches[some], pool.rows[some], strict=True):
+            order, question = np.argsort(-of_question, kind="stable"), texts[row][0]
             if relative_margin is not None:
                 least = of_question[matches].min()
-                is_near = of_question > least - relative_margin * abs(least)
-                of_question = np.where(is_near, -2.0 - of_question, of_question)
-            question = texts[row][0]
-            others = (texts[at][place] for at, place in pool.at(np.argsort(-of_question, kind="stable")))
+                order = order[of_question[order] <= least - relative_margin * abs(least)]
+            others = (texts[at][place] for at, place in pool.at(order))
             new = (text for text in others if text not in own[question])
             negatives[question] = list(itertools.islice(new, num_negatives))
-            if len(negatives[question]) < num_negatives:
+            if len(negatives[question]) < num_negatives and relative_margin is None:
                 raise InputError(
                     f"--num_negatives={num_negatives}: only {len(negatives[question])} passages of the training file "
                     f"do not belong to {question!r:.80}. Give a lower number."

@@ -77,6 +77,8 @@ class EmbedSettings(LongTextSettings):
         super().__post_init__()
         if self.embedding_dim is not None:
             self.check_dims(self.embedding_dim)
+        if self.changed("rerank_top_k") and not self.reranker_dir:
+            raise InputError(f"--rerank_top_k={self.rerank_top_k} is for --reranker_dir. Give both, or leave it out.")
         if self.relative_margin is not None and not self.num_negatives:
             raise InputError(
                 f"--relative_margin={self.relative_margin:g} is for --num_negatives. Give both, or leave it out."
@@ -224,7 +226,16 @@ class Embed(task.Task):
             model = self.build_training_model(origin, trained)
         vectors = encoded.compute_outputs(Predictor(model), settings.eval_batch_size, "mine negatives")
         mined = retrieval.mine(table.texts, unit(vectors), settings.num_negatives, settings.relative_margin)
-        return self._encode_table(part.with_rows(table._replace(texts=mined)), trained)
+        is_full = np.array([len(row) == table.num_texts + settings.num_negatives for row in mined])
+        if not is_full.all():
+            told = (
+                f"have fewer than {settings.num_negatives} negatives by --relative_margin={settings.relative_margin:g}"
+            )
+            told = f"{table.path}: {np.sum(~is_full)} of {len(mined)} rows {told}"
+            if not is_full.any():
+                raise InputError(f"{told}. Lower --num_negatives or --relative_margin.")
+            print(f"{told}, and are left out.")
+        return self._encode_table(part.with_rows(self.take_rows(table._replace(texts=mined), is_full)), trained)
 
     def _encode_table(self, part, trained):
         table, tokenizer, limit = part.rows, trained.tokenizer, trained.spec.sequence_length

@@ -198,6 +198,8 @@ def test_a_wrong_reranker_is_refused_before_the_training(tmp_path, files):
         task.Embed(settings).groups(rows)
     with pytest.raises(InputError, match="--relative_margin=0.1 is for --num_negatives. Give both, or leave it out"):
         task.EmbedSettings(output_dir="x", relative_margin=0.1)
+    with pytest.raises(InputError, match="--rerank_top_k=9 is for --reranker_dir. Give both, or leave it out"):
+        task.EmbedSettings(output_dir="x", rerank_top_k=9)
 
 
 def test_a_flag_replaces_each_prompt_of_passages(monkeypatch):
@@ -214,10 +216,11 @@ def test_a_flag_replaces_each_prompt_of_passages(monkeypatch):
 
 
 @pytest.mark.usefixtures("eagerly")
-def test_negatives_are_mined_by_the_start(tmp_path, preset, monkeypatch):
+def test_negatives_are_mined_by_the_start(tmp_path, preset, monkeypatch, capsys):
     monkeypatch.setattr(session.Session, "_fit", lambda *given: 1.0)  # They are mined before it.
-    seen = []
-    monkeypatch.setattr(retrieval, "mine", lambda *given: seen.append(given) or [[*row, "w1"] for row in given[0]])
+    # The margin leaves the last row none.
+    seen, mined = [], [[*row, "w1"] for row in list(rows_of(16, 1))[:-1]]
+    monkeypatch.setattr(retrieval, "mine", lambda *given: seen.append(given) or [*mined, given[0][-1]])
     settings = task.EmbedSettings(
         preset=preset,
         train_file=write_pairs(tmp_path / "train.tsv", 16, 1),
@@ -225,11 +228,17 @@ def test_negatives_are_mined_by_the_start(tmp_path, preset, monkeypatch):
         do_train=True,
         max_seq_length=16,
         num_train_epochs=1,
-        train_batch_size=16,
+        train_batch_size=15,
         num_negatives=1,
         relative_margin=0.1,
     )
     done = run_stages(task.Embed(settings))
+    told = "1 of 16 rows have fewer than 1 negatives by --relative_margin=0.1, and are left out."
+    assert told in capsys.readouterr().out
+    assert done.results["train_rows"] == 15
+    monkeypatch.setattr(retrieval, "mine", lambda *given: given[0])
+    with pytest.raises(InputError, match="16 of 16 rows .* Lower --num_negatives or --relative_margin"):
+        run_stages(task.Embed(dataclasses.replace(settings, output_dir=str(tmp_path / "none"))))
     done.task.encode(done.inputs.parts[0], done.trained)  # For the lengths, as in the report of a search.
     ((texts, vectors, *others),) = seen
     assert others == [1, 0.1] and texts == [list(row) for row in rows_of(16, 1)]
