@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from keras_bert.errors import InputError
 from tasks.text.bad_rows import BadRows
-from tasks.text.rows import Broken, RowFile, check_text, open_rows, read_usable, take
+from tasks.text.rows import Broken, RowFile, check_text, open_rows, parse_number, read_usable, take
 
 EXTENSIONS = (".csv", ".jsonl", ".parquet", ".xlsx")
 # SWAG calls its held-out file val.csv; the other tasks call theirs dev.
@@ -144,7 +144,7 @@ def _choices(row: dict, columns: Columns) -> list[str]:
 
 def _label(row: dict, name: str, num_choices: int) -> int:
     value = take(row, name)
-    text = str(value).strip()
-    if isinstance(value, bool) or text not in map(str, range(num_choices)):
+    number = parse_number(value)  # Pandas writes 1.0 where a label is missing.
+    if number not in range(num_choices):
         raise Broken(f"label {value!r}: expected the number of the right choice, 0 to {num_choices - 1}.")
-    return int(text)
+    return int(number)

@@ -73,7 +73,7 @@ def test_other_columns_without_a_start(tmp_path):
     [
         (QUIZ, {"question": "q", "options": ["a", "b", "c"], "answer": 2}),
         (QUIZ, {"question": " q ", "options": ["a", "b ", "c"], "answer": "2"}),
-        (Columns("ctx_a", "ctx_b"), {"ctx_a": "q", "ctx_b": "", "endings": ["a", "b", "c"], "label": 2}),
+        (Columns("ctx_a", "ctx_b"), {"ctx_a": "q", "ctx_b": "", "endings": ["a", "b", "c"], "label": 2.0}),
         (Columns("ctx", None), {"ctx": "q", "ending1": "b", "ending0": "a", "ending2": "c", "label": 2}),
         (Columns("ctx", None, ("x", "y", "z")), {"ctx": "q", "z": "c", "x": "a", "y": "b", "label": 2}),
     ],
@@ -116,7 +116,7 @@ CSV_ROWS = [
     ("x,y,z,-1", "label '-1': expected the number of the right choice, 0 to 1."),
     ("x,y,z,", "label '': expected the number of the right choice, 0 to 1."),
     ("x,y,z,b", "label 'b': expected"),
-    ("x,y,z,1.0", "label '1.0': expected"),
+    ("x,y,z,0.5", "label '0.5': expected"),
     ("x, ,z,1", "column 'a' is empty. Fill it or remove the row."),
     (",y,z,1", "column 'q' is empty."),
     ("x,y,z,1,1", "expected 4 fields (q, a, b, label), found 5. A comma inside a text needs quotes around the text."),
