@@ -132,7 +132,7 @@ class Swag(task.Task):
         if "train_label_counts" in results:
             majority = metrics.majority_accuracy(results["train_label_counts"], labels)
             details["majority_accuracy"] = majority
-            scores.append(Score("accuracy of the place most often right", majority))
+            scores.append(Score("accuracy of always choosing the most frequent position", majority))
         choices = [f"choice {number}" for number in range(num_choices)]
         return task.Evaluation(
             figures,
