@@ -1,5 +1,6 @@
 """Settings of `bert-distill`: those of the teacher's command, and a few that say how the student learns."""
 
+import contextlib
 import dataclasses
 import itertools
 import os
@@ -8,7 +9,7 @@ import zlib
 from collections.abc import Sequence
 
 from keras_bert.errors import InputError
-from keras_bert.files import exists, local_copy, open_file, read_optional_json, real_path
+from keras_bert.files import exists, expand_files, local_copy, open_file, read_optional_json, real_path
 from keras_bert.presets.weights import read_bert_config
 from tasks.classify.task import Classify
 from tasks.embed.task import Embed
@@ -82,7 +83,10 @@ class StudentSettings(Settings):
         default = [] if stages else ["--do_train", "--do_eval"]
         # Without an evaluation, no row of the training file is held out.
         own = {*named, "dev_share"} if stages and "do_eval" not in named else {*named}
-        return settings_class, [*default, *shared_flags(directory, task, own)]
+        shared = shared_flags(directory, task, own)
+        if stages and "do_train" not in named:
+            shared = [word for word in shared if _name(word) not in ("dev_share", "validation_share")]
+        return settings_class, [*default, *shared]
 
     def __post_init__(self):
         super().__post_init__()
@@ -137,7 +141,10 @@ def shared_flags(directory: str, task: type[Task], given: set[str]) -> list[str]
     names -= _OF_DEV if given & _OF_DEV else set()
 
     def is_there(word: str) -> bool:
-        return not _name(word).endswith(("_file", "_dir")) or exists(word.partition("=")[2])
+        path = word.partition("=")[2]
+        with contextlib.suppress(InputError):  # No file matches a pattern any more.
+            return not _name(word).endswith(("_file", "_dir")) or exists(path) or bool(expand_files([path]))
+        return False
 
     return [word for word in words if {_name(word), _name(word).removeprefix("no")} & names and is_there(word)]
 

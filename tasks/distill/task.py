@@ -9,9 +9,10 @@ from keras_bert.errors import InputError
 from keras_bert.files import read_optional_json
 from tasks.distill.settings import StudentSettings, task_of
 from tasks.engine.settings import tokenizer_identity
-from tasks.fine_tuning.examples import Examples, Predictor, join
-from tasks.fine_tuning.inputs import METRICS_FILE, given_for, read_spec
+from tasks.fine_tuning.examples import Examples, Predictor, join, take
+from tasks.fine_tuning.inputs import METRICS_FILE, read_spec
 from tasks.fine_tuning.task import Task
+from tasks.report.card import flag_of
 
 
 def student_of(settings: StudentSettings) -> Task:
@@ -56,14 +57,15 @@ class _Student:
         spec = super(_Student, reader).make_spec(train)
         kept = {}
         for name, value in dataclasses.asdict(read_spec(self, settings.teacher)).items():
-            flag, given = given_for(settings, name)
+            flag, given = settings.given_for(name)
             given = getattr(spec, name) if isinstance(value, bool) else given
             if name in self.changes_answers or value is None:
                 continue
             if given not in (None, value):
+                shown = flag_of(flag, given) if hasattr(settings, flag) else f"{flag} is {given}"
                 raise InputError(
-                    f"{train.path}: {flag} is {given} by the flags, but {value} in the task.json of the teacher. A "
-                    "student reads its rows as the teacher does."
+                    f"{train.path}: {shown}, but the teacher was trained with {value} (its task.json). A student reads "
+                    "its rows as the teacher does."
                 )
             kept[name] = value
         return dataclasses.replace(spec, **kept)
@@ -137,22 +139,9 @@ def with_unlabelled(examples: Examples, more: Examples) -> Examples:
     Texts to embed are regrouped into rows with as many texts as the others. Texts that do not fill a row are left out.
     """
     if more.rows_per_example != examples.rows_per_example:
-        more = _regrouped(more, examples.rows_per_example)
+        size = examples.rows_per_example
+        sequences = np.arange((len(more.sequence_splits) - 1) // size * size)
+        more = take(more._replace(labels={}, rows_per_example=None), sequences)._replace(rows_per_example=size)
     count = examples.num_examples
     labelled = np.full(count, count / (count + more.num_examples), np.float32)
     return join(examples._replace(labels={**examples.labels, "labelled": labelled}), more)
-
-
-def _regrouped(examples: Examples, size: int) -> Examples:
-    """Returns the sequences of examples in groups of `size`, without labels."""
-    count = (len(examples.sequence_splits) - 1) // size * size
-    windows = None if examples.window_splits is None else examples.window_splits[: count + 1]
-    splits = examples.row_splits[: (count if windows is None else windows[-1]) + 1]
-    return examples._replace(
-        token_ids=examples.token_ids[: splits[-1]],
-        segment_ids=examples.segment_ids[: splits[-1]],
-        row_splits=splits,
-        labels={},
-        rows_per_example=size,
-        window_splits=windows,
-    )

@@ -81,6 +81,28 @@ def join(first: Examples, second: Examples) -> Examples:
     )
 
 
+def take(examples: Examples, rows: np.ndarray) -> Examples:
+    """Returns the examples with these indices, int, shape (M,). Each example must have one sequence."""
+    (numbers, windows), of_rows = (rows, None), examples.row_splits
+    if examples.window_splits is not None:
+        numbers, windows = _take_ranges(examples.window_splits, rows)
+    tokens, row_splits = _take_ranges(of_rows, numbers)
+    return examples._replace(
+        token_ids=examples.token_ids[tokens],
+        segment_ids=examples.segment_ids[tokens],
+        row_splits=row_splits,
+        labels={name: values[rows] for name, values in examples.labels.items()},
+        window_splits=windows,
+    )
+
+
+def _take_ranges(splits: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the indices within the ranges of these rows, and the splits of the taken ranges."""
+    starts, ends = splits[rows], splits[rows + 1]
+    indices = [np.arange(start, end) for start, end in zip(starts, ends, strict=True)]
+    return np.concatenate([np.empty(0, np.int64), *indices]), np.append(0, np.cumsum(ends - starts))
+
+
 def _append_splits(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     return np.append(first, first[-1] + second[1:])
 

@@ -25,7 +25,7 @@ from keras_bert.presets import weights
 from tasks.engine.build_trainer import build_trainer
 from tasks.fine_tuning import start
 from tasks.fine_tuning.encoding import encode_texts
-from tasks.fine_tuning.examples import Examples, Predictor, join, make_train_dataset
+from tasks.fine_tuning.examples import Examples, Predictor, join, make_train_dataset, take
 from tasks.fine_tuning.logistic_regression import Scores, cross_validate, fit, fold_numbers, predict, score
 from tasks.fine_tuning.objectives import SupervisedContrast
 from tasks.fine_tuning.task import Encoded, Task, Trained
@@ -86,7 +86,9 @@ class Candidates:
         pooling = weights.read_settings(origin.preset).get("task", {}).get("pooling") or "mean"
         arguments = {**task.model_arguments(trained.spec), "pooling": pooling}
         with strategy.scope():
-            self.model = start.build_model(origin, self._settings, task.model_class(), arguments)
+            # Likely wrong labels are found by the preset's embeddings, whatever the training starts anew.
+            whole = dataclasses.replace(self._settings, reinit_layers=0)
+            self.model = start.build_model(origin, whole, task.model_class(), arguments)
             self._embedder = keras.Model(self.model.input, self.model.get_layer("pool_tokens").output)
         self._start = self.model.backbone.get_weights()
         self._predictor = Predictor(self._embedder)
@@ -282,15 +284,3 @@ def scale_of(vectors: np.ndarray) -> float:
     """Returns the factor that gives vectors, float (N, D), a total variance of 1. One penalty then fits any encoder."""
     variance = np.sum(np.var(vectors, axis=0, dtype=np.float64))
     return float(1.0 / np.sqrt(max(variance, 1e-12)))
-
-
-def take(examples: Examples, rows: np.ndarray) -> Examples:
-    """Returns the examples with these indices, int, shape (M,). Each example must have one sequence."""
-    starts, ends = examples.row_splits[rows], examples.row_splits[rows + 1]
-    tokens = np.concatenate([np.arange(first, last) for first, last in zip(starts, ends, strict=True)])
-    return examples._replace(
-        token_ids=examples.token_ids[tokens],
-        segment_ids=examples.segment_ids[tokens],
-        row_splits=np.concatenate([[0], np.cumsum(ends - starts)]),
-        labels={name: values[rows] for name, values in examples.labels.items()},
-    )

@@ -72,9 +72,9 @@ def read_inputs(task: Task) -> Inputs:
     elif (directory := find_trained(settings)) is not None:
         spec = task.adjust_spec(read_spec(task, directory))
         for field, value in dataclasses.asdict(spec).items():
-            name, given = given_for(settings, field)
+            name, given = settings.given_for(field)
             if given not in (None, value):
-                print(f"{flag_of(name, given)} has no effect: {directory} was trained with {value}.")
+                print(f"{flag_of(name, getattr(settings, name))} has no effect: {directory} was trained with {value}.")
     if spec is not None:
         parts = [task.match(part, spec, bad_rows) for part in parts]
     for split, share in held_out.items():
@@ -83,24 +83,15 @@ def read_inputs(task: Task) -> Inputs:
             chosen = choose_rows([same_text(group) for group in task.groups(rows)], share, task.strata(rows))
             if not chosen.any():
                 raise InputError(
-                    f"{rows.path}: --{split}_share={share} holds out all {task.unit} of a text, context or document "
-                    "together, never the last of a label: none is left. Give more rows, or --do_train without a share."
+                    f"{rows.path}: --{split}_share={share} holds out no row: rows of one text, context or document "
+                    "stay together, and every label keeps some for training. Give more rows, or --do_train without a "
+                    "share."
                 )
             print(f"Held out for {split}: {chosen.sum()} of {len(chosen)} {task.unit} (--{split}_share={share:g})")
             train = parts[0].with_rows(task.take_rows(rows, ~chosen))
             parts = [train, Part(split, task.take_rows(rows, chosen)), *parts[1:]]
     inputs = Inputs(parts=parts, spec=spec, model_directory=directory, bad_rows=bad_rows)
     return look_at(task, inputs) if settings.do_train else inputs
-
-
-def given_for(settings: FineTuningSettings, field: str) -> tuple[str, Any]:
-    """Returns the name and value of the setting for a field of a spec.
-
-    The value is None if it is the default, or if there is no such setting.
-    """
-    name = "max_seq_length" if field == "sequence_length" else field
-    value, default = (getattr(source, name, None) for source in (settings, type(settings)))
-    return name, None if value == default else value
 
 
 def look_at(task: Task, inputs: Inputs) -> Inputs:

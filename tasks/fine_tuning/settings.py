@@ -3,6 +3,7 @@
 import dataclasses
 import os
 from collections.abc import Sequence
+from typing import Any
 
 from keras_bert.answers.rules import LONG_TEXTS, POOLED
 from keras_bert.errors import InputError
@@ -143,7 +144,10 @@ class FineTuningSettings(TrainingSettings, StartSettings):
     def __post_init__(self):
         if self.use_tpu:
             object.__setattr__(self, "distribution_strategy", "tpu")
-        object.__setattr__(self, "tpu", self.tpu or self.tpu_name)
+        if self.distribution_strategy == "tpu":  # Without --use_tpu, google-research/bert ignores --tpu_name.
+            object.__setattr__(self, "tpu", self.tpu or self.tpu_name)
+        if self.use_tpu and not self.tpu:
+            raise InputError("--use_tpu needs the TPU's name or address: give --tpu_name, which is local on a TPU VM.")
         is_default = bool(self.train_file) and not self.splits
         # Without bias correction some fine-tunings on few rows fail (Zhang et al., arXiv:2006.05987).
         optimizer = "bert-2018" if self.bert_config_file else "adamw"
@@ -163,6 +167,10 @@ class FineTuningSettings(TrainingSettings, StartSettings):
             )
         if self.drop_leaks and not self.do_train:
             raise InputError("--drop_leaks leaves out training rows. Give --do_train, or leave it out.")
+        if self.validation_share and not self.do_train:
+            raise InputError(
+                f"--validation_share={self.validation_share} holds out training rows. Give --do_train, or leave it out."
+            )
         if self.dev_share and not (self.do_train and self.do_eval):
             raise InputError(
                 f"--dev_share={self.dev_share} holds out training rows for the evaluation. Give --do_train and "
@@ -179,6 +187,15 @@ class FineTuningSettings(TrainingSettings, StartSettings):
         for name, value in defaults.items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
+
+    def given_for(self, field: str) -> tuple[str, Any]:
+        """Returns the name and value of the setting for a field of a spec.
+
+        The value is None if it is the default, if there is no such setting, or if it cannot be compared.
+        """
+        name = "max_seq_length" if field == "sequence_length" else field
+        value, default = (getattr(source, name, None) for source in (self, type(self)))
+        return name, None if value == default else value
 
     @property
     def grid(self) -> dict[str, list]:

@@ -3,9 +3,8 @@
 from keras_bert.errors import InputError
 from tasks.features.settings import COMBINES
 from tasks.fine_tuning.rare_labels import RareLabelSettings
-from tasks.fine_tuning.settings import DEFAULT_EPOCHS, MIN_STEPS
 from tasks.fine_tuning.word_task import WordSettings
-from tasks.settings import changeable, replaced, setting
+from tasks.settings import changeable, setting
 from tasks.text.tags import SCHEMES
 
 # A BiLSTM starts from random weights. It needs a higher rate, more epochs, and Adam's bias correction, also with
@@ -30,7 +29,8 @@ class NerSettings(WordSettings, RareLabelSettings):
     )
     encoder: str = setting(
         "trained",
-        "trained: fine-tune the encoder; frozen: train a BiLSTM on features of its layers.",
+        "trained: fine-tune the encoder; frozen: train a BiLSTM on features of its layers, by default at a learning "
+        "rate of 1e-3 for 10 epochs.",
         choices=tuple(OWN),
         subject="model",
     )
@@ -46,20 +46,6 @@ class NerSettings(WordSettings, RareLabelSettings):
     lstm_units: int = setting(768, "frozen: units of each LSTM direction (the paper: 768).", at_least=1)
     lstm_layers: int = setting(2, "frozen: number of stacked BiLSTMs (the paper: 2).", at_least=1)
     lstm_dropout: float = setting(0.1, "frozen: dropout around each BiLSTM.", at_least=0.0, at_most=0.9)
-    learning_rate: float | list[float] | None = replaced(
-        WordSettings,
-        "learning_rate",
-        None,
-        help="Peak learning rate, or several to search over; default: 1e-3 for frozen; else 5e-5 for an encoder of "
-        "width 768; for narrower ones it grows with the inverse square of the width, to at most 3e-4.",
-    )
-    num_train_epochs: float | None = replaced(
-        WordSettings,
-        "num_train_epochs",
-        None,
-        help=f"Passes over the training data; default: {DEFAULT_EPOCHS:g}, or as many as give {MIN_STEPS} steps, or 10 "
-        "for frozen.",
-    )
 
     def __post_init__(self):
         if self.encoder == "frozen":
@@ -71,3 +57,10 @@ class NerSettings(WordSettings, RareLabelSettings):
         # Several workers would write the same features.
         if self.encoder == "frozen" and self.distribution_strategy == "multi_worker_mirrored":
             raise InputError("--encoder=frozen runs on one machine. Give another --distribution_strategy.")
+
+    def given_for(self, field):
+        name, given = super().given_for(field)
+        if self.encoder == "frozen" and given is not None:
+            # Only the encoder tells which number a name such as -1 stands for.
+            given = {"layers": None, "document_context": given == "document"}.get(field, given)
+        return name, given

@@ -12,7 +12,7 @@ from keras_bert.errors import InputError
 from keras_bert.files import expand_file, remove_path, write_json
 from tasks.fine_tuning import task
 from tasks.fine_tuning.data_check import Content
-from tasks.fine_tuning.inputs import find_trained, given_for, read_spec
+from tasks.fine_tuning.inputs import find_trained, read_spec
 from tasks.fine_tuning.settings import FineTuningSettings
 from tasks.settings import changeable, replaced, require_extra
 from tasks.squad import data, metrics
@@ -111,7 +111,7 @@ class SquadSettings(FineTuningSettings):
         Raises:
             InputError: the windows leave no room for the context beside the longest question.
         """
-        values = {field.name: given_for(self, field.name)[1] for field in dataclasses.fields(spec)}
+        values = {field.name: self.given_for(field.name)[1] for field in dataclasses.fields(spec)}
         spec = dataclasses.replace(spec, **{name: value for name, value in values.items() if value is not None})
         if spec.sequence_length < (least := spec.max_query_length + 4):
             raise InputError(

@@ -241,7 +241,7 @@ def test_a_student_leaves_prompts_out_as_its_teacher_does(preset, tmp_path, star
         return student.make_spec(Table("x.csv", [2], [["w2", "w3"]], None))
 
     assert spec_of_student() == spec
-    with pytest.raises(InputError, match="include_prompt is True by the flags, but False in the task.json"):
+    with pytest.raises(InputError, match="include_prompt is True, but the teacher was trained with False"):
         spec_of_student("--pooling=cls")
 
 
@@ -258,6 +258,11 @@ def test_the_flags_of_the_teachers_training_are_the_students(teacher, tmp_path):
     (of_share / "metrics.json").write_text(json.dumps({"train_command": command}))
     _, shared = DistillSettings.expand([f"--teacher={of_share}", "--do_train", "--do_predict"])
     assert shared == ["--text_column=text"]  # Without an evaluation no rows are held out for it.
+    command = f"bert-classify --train_file='{teacher}/tr*n.csv' --validation_share=0.2"
+    (of_share / "metrics.json").write_text(json.dumps({"train_command": command}))
+    words = [f"--train_file={teacher}/tr*n.csv", "--validation_share=0.2"]
+    assert DistillSettings.expand([f"--teacher={of_share}", "--do_train"])[1] == words
+    assert DistillSettings.expand([f"--teacher={of_share}", "--do_predict"])[1] == words[:1]
     assert expanded("--train_file", "y.csv", "--dev_share=0.3").dev_share == 0.3
     words = {"dev_file": f"{teacher}/dev.csv", "train_file": f"{teacher}/gone.csv", "text_column": "text"}
     copied = shutil.copytree(teacher / "run", tmp_path / "run")
@@ -315,8 +320,10 @@ def test_what_cannot_be_distilled_is_refused_in_a_line(teacher, preset, tmp_path
     assert "its task is 'feature_based_tagging'. Expected one of classification, " in refusal(f"--teacher={tmp_path}")
     assert "--student_layers=1,3: " in refusal(own, "--student_layers=1,3")
     assert "has 2 layers. Name some of them, counted from 1." in refusal(own, "--student_layers=1,3")
-    assert "max_seq_length is 12 by the flags, but 16 in the task.json" in refusal(own, "--max_seq_length=12")
-    assert "is_regression is True by the flags, but False" in refusal(own, "--regression")
+    assert "--max_seq_length=12, but the teacher was trained with 16 (its task.json)" in refusal(
+        own, "--max_seq_length=12"
+    )
+    assert "is_regression is True, but the teacher was trained with False" in refusal(own, "--regression")
     assert "--few_labels=frozen learns from labels alone, " in refusal(own, "--few_labels=frozen")
     assert "Leave it out, or train without --jit_compile" in refusal(own, "--unlabelled_file=x", "--jit_compile")
     assert f"{tmp_path}/no.csv" in refusal(own, f"--unlabelled_file={tmp_path}/no.csv")

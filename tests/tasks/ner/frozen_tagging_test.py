@@ -13,6 +13,7 @@ from run_tasks import tag_by_features as tag
 from keras_bert.errors import InputError
 from tasks import flags
 from tasks.engine.checkpoints import Checkpoints
+from tasks.fine_tuning.inputs import read_inputs
 from tasks.fine_tuning.model_files import load_model
 from tasks.ner import scores, word_features
 from tasks.ner.bilstm import CombineStates, build_tagger
@@ -67,6 +68,17 @@ def settings(place, output_dir, **changes):
 def _done(place):
     output_dir = place / "run"
     return output_dir, tag(**settings(place, output_dir))
+
+
+def test_the_flags_of_the_training_are_not_said_to_have_no_effect(place, done, capsys):
+    def say(**changes):
+        chosen = {"encoder": "frozen", "do_train": False, "do_predict": False, **changes}
+        read_inputs(FrozenNer(NerSettings(**settings(place, done[0], **chosen)), features_directory=""))
+        return capsys.readouterr().out
+
+    assert "no effect" not in say(layers=["0", "-2"])
+    told = f"--document_context=document has no effect: {done[0]}/model was trained with False."
+    assert told in say(document_context="document")
 
 
 def test_it_learns_and_leaves_everything(done):
