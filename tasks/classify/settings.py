@@ -11,10 +11,10 @@ from tasks.settings import changeable, setting
 
 FEW_ROWS = 100  # Per label. With fewer, `few_labels` is on by default.
 # Settings that only plain fine-tuning can follow; and, in PLANS, those that say what to fine-tune, or how.
-_CONTRARY = ("early_stopping_patience", "lora_rank", "num_frozen_layers", "num_restarts", "text_pair_column")
-_CONTRARY += ("regression", "distribution_strategy", *rare_labels.NAMES)
-PLANS = ("task_name", "num_train_epochs", "learning_rate", "load_weights", "init_checkpoint")
-PLANS += ("bert_config_file",)
+_CONTRARY = ("early_stopping_patience", "lora_rank", "num_frozen_layers", "reinit_layers", "num_restarts")
+_CONTRARY += ("text_pair_column", "regression", "distribution_strategy", *rare_labels.NAMES)
+PLANS = ("task_name", "load_weights", "init_checkpoint", "bert_config_file", "num_train_epochs", "learning_rate")
+PLANS += ("train_batch_size", "gradient_accumulation_steps", "layer_decay", "warmup_proportion")
 
 
 class ClassifySettings(LongTextSettings, rare_labels.RareLabelSettings):
@@ -54,8 +54,9 @@ class ClassifySettings(LongTextSettings, rare_labels.RareLabelSettings):
         "How to train on single texts with few rows per label. frozen: a logistic regression on the preset's "
         "embeddings; contrastive: then also all weights, starting from this head, with a contrastive loss; names: no "
         "training, the answer is the label of --labels whose name is nearest; off: plain fine-tuning; auto: "
-        "contrastive, or frozen with very few rows, or whichever is better on held-out rows. Default: auto for tables "
-        f"with fewer than {FEW_ROWS} rows per label, unless flags say how to fine-tune; else off.",
+        "contrastive, but frozen with very few rows or if it is much better on held-out rows, off if neither helps. "
+        f"Default: auto for tables with fewer than {FEW_ROWS} rows per label, unless flags say how to "
+        "fine-tune; else off.",
         choices=("auto", "frozen", "contrastive", "names", "off"),
         subject="training",
     )

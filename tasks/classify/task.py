@@ -246,6 +246,8 @@ class Classify(task.Task):
         return kind_of(self.table_task.is_regression, self.table_task.is_multi_label).strata(rows.labels)
 
     def describe(self, rows, encoded, spec):
+        if self.settings.few_labels == "names":
+            return {"train_rows": 0}
         described, counts = super().describe(rows, encoded, spec), Counter(data.each_label(rows.labels))
         if not spec.is_regression:
             described["train_label_counts"] = {label: counts[label] for label in spec.labels}
@@ -270,7 +272,7 @@ class Classify(task.Task):
                 )
             return settings.few_labels
         # Flags that say what to fine-tune, or how, decide against another method.
-        is_planned = settings.contrary_to_few_labels() or settings.changed(*PLANS)
+        is_planned = settings.contrary_to_few_labels() or settings.changed(*PLANS) or settings.optimizer != "adamw"
         is_few = is_plain and len(rows.texts) < FEW_ROWS * len(spec.labels)
         return "auto" if is_few and not is_planned else "off"
 

@@ -86,7 +86,7 @@ def test_frozen_embeddings_are_chosen_and_the_model_is_an_ordinary_one(run, tmp_
 @pytest.mark.parametrize(
     "words",
     [
-        [],
+        ["--few_labels=auto"],
         ["--few_labels=off", "--find_wrong_labels"],
         ["--long_text=mean", "--find_wrong_labels", "--num_train_epochs=2"],
     ],
@@ -177,7 +177,7 @@ def test_useless_embeddings_lead_to_plain_fine_tuning_which_resumes(run, tmp_pat
     words = [f"--train_file={path}", "--train_batch_size=8", "--few_labels=auto", "--num_train_epochs=3"]
     first = run(*words, "--nodo_eval")
     assert re.search(
-        r"wrong labels: not listed, since the embeddings contradict (1[3-9]|2\d) of 24", capfd.readouterr().out
+        r"not listed, since the embeddings contradict the labels of (1[3-9]|2\d) of 24 rows", capfd.readouterr().out
     )
     assert "data_doubtful_labels" not in first and not (tmp_path / "run" / "doubtful_labels.tsv").exists()
     results = run(*words)  # Nothing is left to train.
@@ -212,6 +212,9 @@ def test_names_alone_give_a_start(run, untrained, tmp_path):
     path = write_rows(tmp_path / "dev.csv", [("words", "kind"), ("cat", "cat"), ("saw", "saw"), ("cat, w1", "cat")])
     words = [f"--preset={untrained}", "--labels=saw,cat", "--train_file=", f"--dev_file={path}"]
     results = run("--few_labels=names", *words)
+    assert results["train_rows"] == 0 and not {"train_label_counts", "train_data", "majority_accuracy"} & set(results)
+    card, report = ((tmp_path / "run" / name).read_text() for name in ("README.md", "report.html"))
+    assert "| dev |" in card and "--labels`" not in card and "the most frequent training class" not in report
     assert results["train_few_labels"] == "names" and results["accuracy"] == 1.0
     assert json.loads((tmp_path / "run" / "model" / "task.json").read_text())["labels"] == ["saw", "cat"]
 
@@ -226,7 +229,9 @@ def test_more_rows_a_recipe_or_random_weights_keep_plain_fine_tuning(tables):
     assert method() == "auto" and method(rows=199) == "auto" and method(rows=200) == "off"
     plain = [{"load_weights": False}, {"init_checkpoint": "x"}, {"task_name": "SST-2", "labels": list(KINDS)}]
     plain += [{"lora_rank": 4}, {"learning_rate": [1e-5, 2e-5]}, {"early_stopping_patience": 1}, {"num_restarts": 2}]
-    plain += [{"few_labels": "off"}, {"num_train_epochs": 25.0}, {"bert_config_file": "x"}]
+    plain += [{"few_labels": "off"}, {"num_train_epochs": 25.0}, {"bert_config_file": "x"}, {"reinit_layers": 1}]
+    plain += [{"optimizer": "lamb"}, {"train_batch_size": 8}, {"gradient_accumulation_steps": 2}, {"layer_decay": 0.9}]
+    plain += [{"warmup_proportion": 0.2}]
     assert [method(**settings) for settings in plain] == ["off"] * len(plain)
 
 
@@ -237,6 +242,7 @@ def task_table(labels):
 
 REFUSED = {
     "--few_labels=frozen --lora_rank=4": "Leave out --lora_rank, or give --few_labels=off.",
+    "--few_labels=frozen --reinit_layers=2": "Leave out --reinit_layers, or give --few_labels=off.",
     "--few_labels=contrastive --learning_rate=1e-5,2e-5": "Leave out --learning_rate, or give --few_labels=off.",
     "--few_labels=frozen --text_pair_column=other": "Leave out --text_pair_column, or give --few_labels=off.",
     "--few_labels=auto --regression": "Leave out --regression, or give --few_labels=off.",
