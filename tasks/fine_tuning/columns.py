@@ -97,8 +97,9 @@ def choose_label(path: str, columns: Columns, is_number: bool = False, has_names
     name = _single(path, "labels", {name: f"{len(columns[name].values)} different" for name in columns}, candidates)
     if name in columns[name].values and not has_names:
         raise InputError(
-            f"{path}:1: expected the names of the columns, found {name!r}, which is also a value of its column. Name "
-            "the columns of a file without a header: --column_names=text,label."
+            f"{path}:1: expected the names of the columns, found {name!r}, which is also a value of its column. If "
+            "the file has no header, name its columns: --column_names=text,label. If it has one, name this column: "
+            f"--label_column={name}."
         )
     return name
 
@@ -113,7 +114,7 @@ def find_separator(path: str, name: str, column: Column) -> str | None:
     if len(marks) > 1:
         listed = " and ".join(map(repr, marks))
         raise InputError(
-            f"{path}: column {name!r} holds {listed}, and two labels may stand on either side of each. Name the one "
+            f"{path}: column {name!r} holds {listed}, and each of them may separate two labels. Name the one "
             f"between labels: --label_separator='{marks[0]}'."
         )
     return marks[0] if marks else None

@@ -80,10 +80,15 @@ def run_stages(task: Task):
 
 
 def main(task: Task) -> None:
-    """Completes the settings, does the stages, writes `flags.json`, and prints scores, answers and what to do next."""
+    """Completes the settings, does the stages, writes `flags.json`, and prints scores, answers and what to do next.
+
+    Of several machines, only the first writes and prints.
+    """
     task = complete(task)
     settings = task.settings
     session = run_stages(task)
+    if not session.is_chief:
+        return
     # A call that only predicts keeps the training's flags, like its report: `bert-export --int8` needs its rows.
     if settings.do_train or settings.do_eval or not exists(os.path.join(settings.output_dir, flags.FLAGS_FILE)):
         flags.write_flags(dataclasses.asdict(settings), settings.output_dir)

@@ -29,7 +29,7 @@ from tasks.fine_tuning.inputs import METRICS_FILE, MODEL_DIRECTORY, Inputs, chec
 from tasks.fine_tuning.settings import MAX_CHECKPOINT_STEPS, FineTuningSettings, check_positions
 from tasks.fine_tuning.task import Answers, Encoded, Evaluation, Part, Task, Trained
 from tasks.report.card import Card, Data, command_line, write_card
-from tasks.report.page import DataSection, Report, write_report
+from tasks.report.page import Report, write_report
 
 HISTORY_FILE = "history.json"
 REPORT_FILE = "report.html"
@@ -78,6 +78,11 @@ class Session:
         self._resumed_at = 0
         self._few_labels: dict[str, Any] = {}  # Figures of few and of doubtful labels, for `metrics.json`.
         self._doubtful: list[tuple[str, list[str], list[list]]] = []  # Tables for the report.
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this process writes the files, as only one of several machines does."""
+        return self._workers.is_chief
 
     # === The model ===
 
@@ -147,7 +152,7 @@ class Session:
         started, train = time.monotonic(), self.inputs.of("train")[0]
         few = few_labels.choose(method, few_labels.Candidates(self.task, origin, self.trained, encoded, strategy))
         self._few_labels = few.results
-        print(few_labels.describe({**few.results, "train_rows": encoded.examples.num_examples}))
+        print(few_labels.describe({**few.results, **self.task.describe(train.rows, encoded, self.inputs.spec)}))
         if few.logs is not None and self.settings.find_wrong_labels is not False:
             self._doubt(few.logs, encoded)
         if few.model is None:
@@ -168,7 +173,8 @@ class Session:
             of_both = chances[row, [labels[row], other]].tolist()
             rows.append([content.place(row), names[labels[row]], names[other], *of_both, content.texts[row][0]])
         if 2 * len(rows) > len(labels):  # The encoder does not know such texts.
-            print(f"Likely wrong labels: not listed, since the embeddings contradict {len(rows)} of {len(labels)}.")
+            shown = f"the embeddings contradict the labels of {len(rows)} of {len(labels)} rows"
+            print(f"Likely wrong labels: not listed, since {shown}.")
             return
         self._few_labels["data_doubtful_labels"] = len(rows)
         if not rows:
@@ -209,7 +215,8 @@ class Session:
         trained |= {"train_resumed_at": self._resumed_at} if seconds and self._resumed_at else {}
         self.results = earlier if is_kept else trained
         of_training = {**task.describe(train.rows, encoded, self.inputs.spec), "train_steps": num_steps}
-        of_training["train_data"] = self._data(train)._asdict()
+        if of_training.get("train_rows") != 0:  # Names of labels are no file.
+            of_training["train_data"] = self._data(train)._asdict()
         self.results |= {**of_training, **self._few_labels, **(self.inputs.look.figures if self.inputs.look else {})}
         for part in self.inputs.of("validation"):
             answers = self._answer(part)
@@ -392,7 +399,9 @@ class Session:
             max_length=self.trained.spec.sequence_length,
             mistakes=[mistake for evaluation in self.evaluations for mistake in evaluation.mistakes],
             settings=shown,
-            data=look and DataSection(look.lines, look.counts, self._doubtful),
+            data_lines=look.lines if look else (),
+            data_counts=look.counts if look else {},
+            data_tables=self._doubtful,
             notes=self._notes(),
             panels=first.panels,
             tables=[*(table for evaluation in self.evaluations for table in evaluation.tables), *tables],
@@ -403,9 +412,9 @@ class Session:
             self._write_card(report)
 
     def _write_card(self, report: Report) -> None:
-        encoder, data = find_backbone(self.trained.model), [self._data(part) for part in self.inputs.parts]
-        if not self.inputs.of("train") and "train_data" in self.results:
-            data.insert(0, Data(**self.results["train_data"]))
+        encoder, rest = find_backbone(self.trained.model), [part for part in self.inputs.parts if part.split != "train"]
+        data = [Data(**self.results["train_data"])] if "train_data" in self.results else []
+        data += map(self._data, rest)
         card = Card(
             report=report,
             task="regression" if getattr(self.trained.spec, "is_regression", False) else self.task.name,

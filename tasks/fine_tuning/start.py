@@ -87,7 +87,7 @@ def _assemble(settings: StartSettings, vocabulary: str | None, parent: str) -> s
             files[f"bert_model.ckpt{path.removeprefix(prefix)}"] = path
     # Keep the directory's name, which may tell whether the checkpoint is cased.
     source_directory = os.path.dirname(absolute(files["bert_config.json"]))
-    directory = os.path.join(parent, os.path.basename(source_directory))
+    directory = os.path.join(parent, os.path.basename(source_directory) or "bert")
     os.mkdir(directory)
     for name, source in files.items():
         os.symlink(absolute(local_copy(source)), os.path.join(directory, name))

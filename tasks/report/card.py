@@ -22,7 +22,7 @@ from keras_bert.config import BertConfig
 from keras_bert.files import absolute, exists, is_directory, read_lines, write_lines
 from tasks.report import formatting
 from tasks.report.page import Mistake, Report, worst_mistakes
-from tasks.settings import Settings
+from tasks.settings import Settings, available_cores
 
 CARD_FILE, SECOND_FILE = "README.md", "model_card.md"  # The second is for directories with a README of the user's own.
 PIPELINES = {
@@ -203,7 +203,7 @@ def hardware() -> str:
     names = (line.partition(":")[2].strip() for _, line in lines if line.startswith("model name"))
     details = map(tf.config.experimental.get_device_details, tf.config.list_physical_devices("GPU"))
     gpus = [detail.get("device_name", "GPU") for detail in details]
-    return f"{os.cpu_count()} cores of {next(names, platform.machine())}, {', '.join(gpus) or 'no GPU'}"
+    return f"{available_cores()} cores of {next(names, platform.machine())}, {', '.join(gpus) or 'no GPU'}"
 
 
 def plain(text: str) -> str:

@@ -91,13 +91,7 @@ def format_column(values: Sequence) -> list[str]:
 
 
 def format_table(caption: str, header: Sequence[str], rows: Sequence[Sequence]) -> Table:
-    """Formats a table's cells, column by column.
-
-    Raises:
-        ValueError: a row and the header differ in their number of cells.
-    """
-    if any(len(row) != len(header) for row in rows):
-        raise ValueError(f"Each row of a table must have a cell for each of its columns {header}. Received: {rows}")
+    """Formats a table's cells, column by column."""
     columns = [format_column([row[index] for row in rows]) for index in range(len(header))]
     is_numeric = [all(map(_NUMBER.fullmatch, column)) and any(column) for column in columns]
     return Table(caption, header, is_numeric, list(zip(*columns, strict=True)))

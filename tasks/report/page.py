@@ -56,20 +56,6 @@ class Mistake(NamedTuple):
     words: Sequence[tuple[int, int, int, float]] = ()
 
 
-class DataSection(NamedTuple):
-    """Findings of the data check.
-
-    Attributes:
-        lines: sentences about all rows and about each kind of fault.
-        counts: number of rows of each label, by title of the file, the training file first.
-        tables: as in `Report`.
-    """
-
-    lines: Sequence[str]
-    counts: dict[str, Counter]
-    tables: Sequence[tuple[str, list[str], list[list]]] = ()
-
-
 @dataclasses.dataclass(frozen=True)
 class Report:
     """The content of a report.
@@ -88,7 +74,9 @@ class Report:
         panels: drawings of the model's confidence: heading, curves, axes.
         tables: further tables: caption, header, rows. Cells are numbers, strings or None.
         long_examples: treatment of examples above `max_length`: "cut", "split into windows", ...
-        data: findings of the data check, or None.
+        data_lines: sentences of the data check about all rows, and about each kind of fault; empty without a check.
+        data_counts: number of rows of each label, by title of the file, the training file first.
+        data_tables: further tables of the data check, as in `tables`.
     """
 
     title: str
@@ -104,7 +92,9 @@ class Report:
     panels: Sequence[tuple[str, list[Series], figures.Axes]] = ()
     tables: Sequence[tuple[str, list[str], list[list]]] = ()
     long_examples: str = "cut"
-    data: DataSection | None = None
+    data_lines: Sequence[str] = ()
+    data_counts: dict[str, Counter] = dataclasses.field(default_factory=dict)
+    data_tables: Sequence[tuple[str, list[str], list[list]]] = ()
 
 
 def write_report(path: str, report: Report) -> None:
@@ -132,7 +122,7 @@ def write_report(path: str, report: Report) -> None:
         "curves": _panels(report.history or {}),
         "confusion": _confusion(*report.confusion) if report.confusion else None,
         "predictions": _scatter(*report.predictions) if report.predictions else None,
-        "data": report.data,
+        "data": report.data_lines,
         "confidence": report.panels,
         "mistakes": {"worst": worst} if worst or report.scores else None,
         "lengths": [
@@ -231,8 +221,6 @@ def _read_curves(rows: Sequence[dict]) -> dict[str, np.ndarray]:
 
 def _confusion(labels: Sequence[str], counts: np.ndarray) -> dict:
     """Returns the cells of the confusion matrix, and the most frequent confusions of many classes."""
-    if counts.shape != (len(labels), len(labels)):
-        raise ValueError(f"`confusion` must have counts of shape {(len(labels),) * 2}. Received: {counts.shape}")
     totals, correct = counts.sum(axis=1), np.diagonal(counts)
     wrong = totals + counts.sum(axis=0) - 2 * correct
     chosen = sorted(np.argsort(-wrong, kind="stable")[:MAX_CLASSES].tolist())

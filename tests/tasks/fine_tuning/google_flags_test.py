@@ -18,9 +18,10 @@ from keras_bert.errors import InputError
 from tasks import flags
 from tasks.classify.task import Classify
 from tasks.embed.task import Embed
-from tasks.fine_tuning import model_files
+from tasks.fine_tuning import model_files, start
 from tasks.fine_tuning.command import run_task
 from tasks.fine_tuning.examples import count_steps
+from tasks.fine_tuning.settings import StartSettings
 from tasks.fine_tuning.start import find_start
 from tasks.ner.task import Ner
 from tasks.score_words.task import ScoreWords
@@ -164,6 +165,16 @@ def test_a_small_table_gets_two_hundred_steps(task, more, steps):
 def test_use_tpu_names_the_strategy(places):
     chosen = settings(places, "--use_tpu=True", "--tpu_name=grpc://10.0.0.2")
     assert (chosen.distribution_strategy, chosen.tpu) == ("tpu", "grpc://10.0.0.2")
+    chosen = settings(places, "--use_tpu=False", "--tpu_name=grpc://10.0.0.2")
+    assert (chosen.distribution_strategy, chosen.tpu) == ("one_device", None)
+    with pytest.raises(InputError, match="--use_tpu needs the TPU's name or address: give --tpu_name"):
+        settings(places, "--use_tpu")
+
+
+def test_a_config_file_in_the_root_directory(tmp_path, monkeypatch):
+    monkeypatch.setattr(start, "expand_file", lambda flag, path: path)
+    chosen = StartSettings(bert_config_file="/bert_config.json")
+    assert os.listdir(start._assemble(chosen, None, str(tmp_path))) == ["bert_config.json"]
 
 
 @pytest.mark.parametrize(

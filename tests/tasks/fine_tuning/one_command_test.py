@@ -11,6 +11,7 @@ import re
 import shlex
 import subprocess
 import sys
+import types
 
 import pytest
 import toy_classifier
@@ -65,6 +66,18 @@ def test_a_training_file_alone_is_trained_and_evaluated_on(task, more, stages, d
     settings = parse(task, *(flag.replace("DEV", dev) for flag in more))
     assert [stage for stage in STAGES if getattr(settings, stage)] == stages.split()
     assert settings.dev_share == dev_share
+
+
+def test_only_the_first_of_several_machines_writes_and_prints(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(command, "complete", lambda task: task)
+    monkeypatch.setattr(command, "run_stages", lambda task: types.SimpleNamespace(is_chief=False))
+    command.main(Classify(parse(Classify, f"--output_dir={tmp_path}", "--do_eval")))
+    assert not os.listdir(tmp_path) and not capsys.readouterr().out
+
+
+def test_rows_are_held_out_of_a_training_alone():
+    with pytest.raises(InputError, match="--validation_share=0.2 holds out training rows. Give --do_train, or leave"):
+        parse(Classify, "--do_eval", "--validation_share=0.2")
 
 
 def test_a_folder_has_a_dev_file():
@@ -328,8 +341,9 @@ REFUSED = [
     ({"a": numbers(), "b": labels("integer")}, "expected a column of texts, found none among: 'a' (2 characters)."),
     (
         {"my lamp is broken": texts(), "billing": labels()},
-        "1: expected the names of the columns, found 'billing', which is also a value of its column. Name the "
-        "columns of a file without a header: --column_names=text,label.",
+        "1: expected the names of the columns, found 'billing', which is also a value of its column. If the file "
+        "has no header, name its columns: --column_names=text,label. If it has one, name this column: "
+        "--label_column=billing.",
     ),
 ]
 

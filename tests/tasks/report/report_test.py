@@ -160,8 +160,8 @@ def test_texts_of_any_direction_are_set_by_themselves(write):
 def test_a_failure_leaves_the_old_report(tmp_path, write):
     write()
     before = write.source
-    with pytest.raises(ValueError, match=r"shape \(2, 2\). Received: \(2, 3\)"):
-        write(confusion=(["a", "b"], np.zeros((2, 3), int)))
+    with pytest.raises(ValueError, match="must be from -1 to 1"):
+        write(scores=[Score("accuracy", 2.0)])
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
     assert (tmp_path / "report.html").read_text(encoding="utf-8") == before
 
@@ -389,18 +389,13 @@ def test_numbers_are_lined_up(write):
     assert cells == ["negative", "1,428", "0.8700", "5 of 5", "positive", "7", "0.8812", "4 of 5", "neutral", "3", "–"]
 
 
-def test_a_table_of_uneven_rows_is_refused(write):
-    with pytest.raises(ValueError, match="a cell for each"):
-        write(tables=[("c", ["a", "b"], [[1, 2], [3]])])
-
-
 def test_a_sweeps_tables_are_taken(write, tmp_path):
     grid = {"learning_rate": [5e-5], "random_seed": [7, 8]}
     result = sweep.run_sweep(str(tmp_path), grid, lambda settings, directory: {"accuracy": 0.5}, "accuracy", {})
     assert "accuracy of each run" in write(tables=sweep.tables(result)).text()
 
 
-def test_a_cards_notes_and_mistakes_are_no_markdown(tmp_path):
+def test_a_cards_notes_and_mistakes_are_no_markdown(tmp_path, monkeypatch):
     """REVIEW2.md, A11: a label that was left out became an image, HTML and a link in README.md."""
     hostile = "`![t](https://evil.example/p.png) <img src=x>\n# [click me](https://evil.example) www.evil.example"
     known = {"config": None, "num_parameters": 7, "data": [], "metrics": {}, "scores": []}
@@ -408,7 +403,9 @@ def test_a_cards_notes_and_mistakes_are_no_markdown(tmp_path):
     notes, mistakes = [f"The first: x.tsv:3: label {hostile}"], [Mistake(1.0, [("text", hostile)])]
     shown = Report("A run", max_length=16, notes=notes, mistakes=mistakes)
     content = card.Card(shown, task="classification", tokenizer=vocabulary, **known)
+    monkeypatch.setattr(card, "available_cores", lambda: 3)  # The container's limit.
     card.write_card(str(tmp_path), content)
+    assert "\n- Hardware: 3 cores of " in (tmp_path / "README.md").read_text()
     limits = (tmp_path / "README.md").read_text().partition("## Limits\n")[2].rpartition("<!-- ")[0]
     assert limits.count("evil") == 6 and limits.count("\n# ") == 0
     shown = re.sub(r"\\.|`[^`\n]*`", "", limits)
