@@ -84,13 +84,13 @@ def draw_rows(logits: np.ndarray, labels: np.ndarray, chosen_on: int, draw: int)
     for precision in _PRECISIONS:
         choice = doubt.choose(logits[seen], labels[seen], precision)
         shown = unseen[: chosen_on // 2]  # So that the choice varies less than the figure.
-        of_shown = doubt.assess(logits[shown], labels[shown], choice, precision).details
+        of_shown, *_ = doubt.assess(logits[shown], labels[shown], choice, precision)
         low, high = of_shown.get("answered_precision_interval", (0.0, 0.0))  # Where none is given.
         # A classifier that is right more often than was wanted answers all rows, which is not a miss.
         row[f"within {precision}"] = low <= precision <= high or (of_shown["coverage"] == 1.0 and low > precision)
         row[f"coverage {precision}"] = of_shown["coverage"]
     for chosen in (doubt.Choice(), choice._replace(threshold=None)):
-        details = doubt.assess(logits[unseen], labels[unseen], chosen, None).details
+        details, *_ = doubt.assess(logits[unseen], labels[unseen], chosen, None)
         losses.append(details["calibrated_loss"])
         areas.append(details["risk_coverage_area"])
     return {**row, "before": losses[0], "after": losses[1], "areas": areas, "temperature": choice.temperature}

@@ -131,10 +131,10 @@ class Classes(Kind):
         evaluation.details |= {"per_class": per_class, "macro_f1": shared_metrics.macro_f1(per_class)}
         evaluation.scores.append(Score("macro F1", evaluation.details["macro_f1"]))
         choice = doubt.Choice(spec.temperature, spec.thresholds and spec.thresholds[0])
-        assessed = doubt.assess(outputs, labels, choice, precision, chosen)
-        evaluation.chosen, evaluation.panels = chosen, assessed.panels
-        evaluation.details |= assessed.details
-        evaluation.notes += assessed.notes
+        details, evaluation.panels, notes = doubt.assess(outputs, labels, choice, precision, chosen)
+        evaluation.chosen = chosen
+        evaluation.details |= details
+        evaluation.notes += notes
         if train_counts and list(train_counts) == spec.labels:
             majority = shared_metrics.majority_accuracy(list(train_counts.values()), labels)
             evaluation.details["majority_accuracy"] = majority

@@ -19,7 +19,6 @@ LEAST_ROWS = 50  # With fewer, the temperature stays 1.0.
 LEAST_MISTAKES = 10  # With fewer, the temperature is not below 1.0: they do not show how sure a right answer may be.
 _FOLDS = 10
 _BINS = 10
-_SIGMA = 1.96  # Standard errors on each side in a 95% interval.
 
 
 class Choice(NamedTuple):
@@ -32,20 +31,6 @@ class Choice(NamedTuple):
 
     temperature: float = 1.0
     threshold: float | None = None
-
-
-class Assessment(NamedTuple):
-    """How well the confidence of the answers to some rows agrees with the truth.
-
-    Attributes:
-        details: figures for `metrics.json`.
-        panels: reliability diagram and risk-coverage curve, for the report.
-        notes: sentences for the report.
-    """
-
-    details: dict[str, Any]
-    panels: list[tuple[str, list[Series], Axes]]
-    notes: list[str]
 
 
 # === Choice ===
@@ -155,7 +140,7 @@ def cross_fit(fit: Callable, logits: np.ndarray, labels: np.ndarray, strata: np.
 
 def assess(
     logits: np.ndarray, labels: np.ndarray, choice: Choice, precision: float | None, chosen: Collection[str] = ()
-) -> Assessment:
+) -> tuple[dict[str, Any], list[tuple[str, list[Series], Axes]], list[str]]:
     """Scores the confidence of the answers to some rows, before and after a choice.
 
     Args:
@@ -164,6 +149,9 @@ def assess(
         precision: wanted precision, if there is one.
         chosen: what was chosen on these very rows: "temperature", "thresholds". Each tenth of the rows is then scored
             with a choice on the others.
+
+    Returns:
+        Figures for `metrics.json`; reliability diagram and risk-coverage curve, for the report; and sentences for it.
     """
     temperatures, thresholds = choice.temperature, choice.threshold
     if "temperature" in chosen and choice.temperature != 1.0:
@@ -197,7 +185,7 @@ def assess(
         details |= _score_given(is_right[is_given], len(labels), precision)
         notes.append(_describe(details, choice.threshold, precision))
     series = [("before", _confidence(logits, labels)), ("after", (confidence, is_right))]
-    return Assessment(details, _panels(series[1:] if choice.temperature == 1.0 else series), notes)
+    return details, _panels(series[1:] if choice.temperature == 1.0 else series), notes
 
 
 def brier_score(logits: np.ndarray, labels: np.ndarray) -> float:
@@ -206,19 +194,16 @@ def brier_score(logits: np.ndarray, labels: np.ndarray) -> float:
     return float(np.mean(np.sum(np.square(shares - np.eye(shares.shape[1])[labels]), axis=1)))
 
 
-def precision_interval(num_right: int, count: int) -> list[float]:
-    """Returns Wilson's 95% interval of a share (Brown et al. 2001), which also holds for few rows."""
-    share, square = num_right / count, _SIGMA**2 / count
-    middle, half = share + square / 2, _SIGMA * math.sqrt((share * (1 - share) + square / 4) / count)
-    return [(middle - half) / (1 + square), (middle + half) / (1 + square)]
-
-
 def _score_given(is_right: np.ndarray, num_rows: int, precision: float | None) -> dict[str, Any]:
+    from scipy.stats import binomtest
+
     count = len(is_right)
     scores = {"wanted_precision": precision, "coverage": count / num_rows, "answered_precision": None}
     if count:
         scores["answered_precision"] = float(np.mean(is_right))
-        scores["answered_precision_interval"] = precision_interval(int(is_right.sum()), count)
+        # Wilson's interval also holds for few rows (Brown et al. 2001).
+        ends = binomtest(int(is_right.sum()), count).proportion_ci(method="wilson")
+        scores["answered_precision_interval"] = [float(ends.low), float(ends.high)]
     return {name: value for name, value in scores.items() if value is not None}
 
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy import stats
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.frozen import FrozenEstimator
@@ -85,7 +86,7 @@ def test_the_wanted_precision_is_that_of_unseen_rows():
     for start in range(0, 15_000, 1500):
         seen, unseen = slice(start, start + 1000), slice(start + 1000, start + 1500)
         choice = doubt.choose(logits[seen], labels[seen], 0.9)
-        details = doubt.assess(logits[unseen], labels[unseen], choice, 0.9).details
+        details, *_ = doubt.assess(logits[unseen], labels[unseen], choice, 0.9)
         low, high = details["answered_precision_interval"]
         num_within += low <= 0.9 <= high and 0.1 < details["coverage"] < 0.9
     assert num_within >= 9
@@ -94,18 +95,18 @@ def test_the_wanted_precision_is_that_of_unseen_rows():
 def test_rows_that_were_chosen_on_are_scored_by_a_choice_on_others():
     logits, labels = draw(300, 3.0, seed=7)
     choice = doubt.choose(logits, labels, 0.8)
-    seen = doubt.assess(logits, labels, choice, 0.8, ("temperature", "thresholds"))
-    as_if_unseen = doubt.assess(logits, labels, choice, 0.8).details
-    assert seen.details["temperature"] == choice.temperature == doubt.fit_temperature(logits, labels)
-    assert seen.details["calibrated_loss"] > as_if_unseen["calibrated_loss"]
-    assert "each tenth of the rows by the temperature of the others" in seen.notes[0]
-    assert [heading for heading, *_ in seen.panels] == [
+    seen, panels, notes = doubt.assess(logits, labels, choice, 0.8, ("temperature", "thresholds"))
+    as_if_unseen, *_ = doubt.assess(logits, labels, choice, 0.8)
+    assert seen["temperature"] == choice.temperature == doubt.fit_temperature(logits, labels)
+    assert seen["calibrated_loss"] > as_if_unseen["calibrated_loss"]
+    assert "each tenth of the rows by the temperature of the others" in notes[0]
+    assert [heading for heading, *_ in panels] == [
         "Share of right answers by confidence",
         "Share of mistakes among the surest",
     ]
-    nothing = doubt.assess(logits, labels, doubt.Choice(threshold=doubt.NEVER), 0.99)
-    assert nothing.details["coverage"] == 0.0 and "answered_precision" not in nothing.details
-    assert nothing.notes == [
+    nothing, _, notes = doubt.assess(logits, labels, doubt.Choice(threshold=doubt.NEVER), 0.99)
+    assert nothing["coverage"] == 0.0 and "answered_precision" not in nothing
+    assert notes == [
         "The wanted precision of 0.99 cannot be reached on these rows at any confidence. No label is given."
     ]
 
@@ -126,5 +127,5 @@ def test_a_threshold_a_label_is_the_best_for_f1_or_has_the_precision():
     of_each = metrics.label_scores(labels, logits, "abc", metrics.unseen_thresholds(logits, labels, 0.9))
     assert precise[2] == doubt.NEVER and of_each["c"]["predicted"] == 0
     for name in "ab":
-        low, high = doubt.precision_interval(of_each[name]["correct"], of_each[name]["predicted"])
-        assert low <= 0.9 <= high
+        ends = stats.binomtest(of_each[name]["correct"], of_each[name]["predicted"]).proportion_ci(method="wilson")
+        assert ends.low <= 0.9 <= ends.high
