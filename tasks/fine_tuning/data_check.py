@@ -86,7 +86,7 @@ def look(files: dict[str, Content], evaluated: Sequence[str], unit: str, least_w
     cure = "They were left out of the training (--drop_leaks)." if drops_leaks else "--drop_leaks trains without them."
     texts = {
         "duplicates": (f"{unit} that repeat another of their file", "Take them out if they should not count twice."),
-        "leaks": (f"training {unit} that stand in dev or test too", f"They make scores too good. {cure}"),
+        "leaks": (f"training {unit} that are also in dev or test", f"They inflate the scores. {cure}"),
         "contradictions": ("texts with different answers", "Correct them, or take them out."),
         "short_texts": (f"{unit} of fewer than {least_words} words", "Check that no text was lost."),
     }

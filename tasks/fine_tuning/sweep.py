@@ -138,7 +138,11 @@ def run_sweep(
     summary = _summarize(runs, metric)
     write_json(os.path.join(directory, SWEEP_FILE), summary)
     if summary["best"] is None:
-        raise InputError(_explain_failure(directory, runs, metric))
+        failed = [run for run in runs if run["error"]]
+        first = f"The first, {failed[0]['name']}: {failed[0]['error']}" if failed else "Lower --learning_rate."
+        raise InputError(
+            f"{directory}: none of {len(runs)} runs has a finite {metric}, and {len(failed)} failed. {first}"
+        )
     for caption, header, rows in tables(summary):
         print(f"{caption}\n{format_table(header, rows)}\n")
     return {**summary, "directory": os.path.join(directory, summary["name"])}
@@ -175,9 +179,7 @@ def _read_finished(directory: str, settings: dict, metric: str, shared: dict) ->
     if not exists(path):
         return {}
     record = read_object(path)
-    recorded, metrics = record.get("settings"), record.get("metrics")
-    if not isinstance(recorded, dict) or not isinstance(metrics, dict):
-        raise InputError(f"{path}: expected an object with 'settings' and 'metrics'. Remove it, to do that run again.")
+    recorded, metrics = record["settings"], record["metrics"]
     wanted = json.loads(json.dumps({**shared, **settings}))  # As in the file: lists instead of tuples.
     changed = sorted(name for name in {*wanted, *recorded} if wanted.get(name) != recorded.get(name))
     if changed:
@@ -237,16 +239,6 @@ def _combine(runs: list[dict]) -> dict:
         "highest": max(scores, default=None),
         "spread": max(scores) - min(scores) if scores else None,
     }
-
-
-def _explain_failure(directory: str, runs: Sequence[dict], metric: str) -> str:
-    failed = [run for run in runs if run["error"]]
-    if len(failed) == len(runs):
-        return f"{directory}: all {len(runs)} runs failed. The first, {runs[0]['name']}: {runs[0]['error']}"
-    return (
-        f"{directory}: none of {len(runs)} runs has a finite {metric} ({len(failed)} failed). "
-        "Lower --learning_rate, or look at the runs' metrics.json."
-    )
 
 
 def tables(result: dict) -> list[tuple[str, list[str], list[list]]]:

@@ -88,7 +88,8 @@ def read_squad(path: str, *, with_answers: bool, version_2_with_negative: bool, 
             identifier = _text(raw, "id")
             where = where if is_table else f"{path}: question {identifier!r}"
             if place_of.setdefault(identifier, place) != place:
-                raise Broken(f"the id is also that of {place_of[identifier]}. Expected one id a question.")
+                other = f"line {place_of[identifier]}" if is_table else place_of[identifier]
+                raise Broken(f"the id is already that of {other}. Give each question an id of its own.")
             question = _question(raw, identifier, context, where, version_2_with_negative)
             if with_answers:
                 _check_answers(question, version_2_with_negative)

@@ -157,8 +157,9 @@ def make_notes(figures: dict[str, float], searches_threshold: bool) -> list[str]
     threshold = figures.get("null_score_diff_threshold")
     if searches_threshold and threshold is not None:
         notes.append(
-            f"No answer is given where its score leads the best answer's by more than {threshold:.3f}. This threshold "
-            "gives the highest F1 on these questions; on others the score is a little lower."
+            f"A question stays unanswered if the score of 'no answer' exceeds the best answer's by more than "
+            f"{threshold:.3f}. This threshold gives the highest F1 on these questions; on others the score is a little "
+            "lower."
         )
     return notes
 

@@ -37,8 +37,8 @@ def test_each_kind_of_fault_is_said_with_its_first_place_and_cure(read, tmp_path
         "Data: 13 training rows, 2 labels (7 b, 6 a); 2 words at the median, 3 at most",
         f"Duplicates (rows that repeat another of their file): 1, the first at {at}train.csv:10 and {at}train.csv:3. "
         "Take them out if they should not count twice.",
-        f"Leaks (training rows that stand in dev or test too): 1, the first at {at}train.csv:12 and {at}dev.csv:3. "
-        "They make scores too good. --drop_leaks trains without them.",
+        f"Leaks (training rows that are also in dev or test): 1, the first at {at}train.csv:12 and {at}dev.csv:3. "
+        "They inflate the scores. --drop_leaks trains without them.",
         f"Contradictions (texts with different answers): 2, the first at {at}train.csv:11 and {at}train.csv:4. "
         "Correct them, or take them out.",
         f"Short texts (rows of fewer than 2 words): 2, the first at {at}train.csv:13. Check that no text was lost.",

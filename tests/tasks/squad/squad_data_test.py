@@ -156,7 +156,7 @@ def test_a_question_without_an_id_is_named_by_its_place(tmp_path, identifier):
 def test_an_id_that_comes_twice_is_a_bad_row(tmp_path):
     where, reason = reason_of(tmp_path, question("good", question="Another?"))
     assert where == "dev.json: question 'good'"
-    assert reason == "the id is also that of data[0].paragraphs[0].qas[0]. Expected one id a question."
+    assert reason == "the id is already that of data[0].paragraphs[0].qas[0]. Give each question an id of its own."
 
 
 @pytest.mark.parametrize(

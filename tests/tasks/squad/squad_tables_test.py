@@ -115,7 +115,7 @@ def test_a_tsv_of_questions_alone_is_answered(tmp_path):
         ({"answers": {"text": ["Rollo"], "answer_start": []}}, "expected two lists of one length"),
         ({"answers": "Rollo"}, 'expected a list of objects as "answers"'),
         ({"answer": None}, "the question has no answer. Expected one; --version_2_with_negative"),
-        ({"id": "good"}, "the id is also that of 1. Expected one id a question."),
+        ({"id": "good"}, "the id is already that of line 1. Give each question an id of its own."),
     ],
 )
 def test_a_bad_row_is_named_by_its_line(tmp_path, changes, reason):
