@@ -13,7 +13,7 @@ from export.heads.base import About
 from export.heads.sequence import BestOfHead, SequenceHead
 from export.verification import probes
 from export.verification.verify import TOLERANCE
-from keras_bert.answers.explanations import LeaveOutExplanations
+from keras_bert.answers.explanations import Explanations
 from keras_bert.answers.rules import NO_LABEL
 from keras_bert.answers.sequence import ClassAnswers, LabelSetAnswers, ScoreAnswers
 
@@ -27,8 +27,8 @@ class ExplainedHead(SequenceHead):
     """A head with the signature `explain`, which computes each word's share in the answer by leaving it out."""
 
     @functools.cached_property
-    def explanations(self) -> LeaveOutExplanations:
-        return LeaveOutExplanations(self)
+    def explanations(self) -> Explanations:
+        return Explanations(self)
 
     def functions(self, model):
         def explain(**texts):

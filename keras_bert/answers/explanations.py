@@ -1,31 +1,26 @@
 """Explains a classifier's answer by the share that each word of the text has in it.
 
-The explained number is a regressor's score, or a label's log-odds, log(p / (1 - p)). A word's share is what the word
-adds to that number.
+The explained number is a regressor's score, or a label's log-odds, log(p / (1 - p)). A word's share is that
+number minus the one of the text without the word's tokens.
 
-Shapes: B texts, S sequence, N words of all texts, C classes, K steps of an integral, T rows (see packing.py), H hidden.
+Shapes: B texts, S sequence, N words of all texts, C classes.
 """
 
-import abc
 import contextlib
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from keras_bert.answers.base import Answers, gives_logits
-from keras_bert.answers.pieces import in_pieces, outputs_in_pieces
+from keras_bert.answers.pieces import outputs_in_pieces
 from keras_bert.answers.raw_words import find_words
 from keras_bert.answers.rules import SPECIAL_TOKENS
 from keras_bert.answers.sequence import LabelSetAnswers, SequenceAnswers
 from keras_bert.answers.source_text import SourceText, cut_texts
 from keras_bert.answers.tables import Table
-from keras_bert.answers.text_bounds import find_backbone, most_bytes
-from keras_bert.encoder.packing import as_layout
-
-_STEPS = 24  # Nodes of the Gauss-Legendre quadrature on the path from the baseline.
+from keras_bert.answers.text_bounds import most_bytes
 
 Tensors = Mapping[str, tf.Tensor]
 
@@ -46,7 +41,7 @@ class Places(NamedTuple):
 class Explanations(Answers):
     """Lists the words of each text, or pair of texts, with their shares in the answer; words as in `WordAnswers`.
 
-    Words beyond the tokens that the model reads are not listed.
+    Words beyond the tokens that the model reads are not listed. The model reads one more sequence for each word.
 
     Args:
         answers: the answers to explain, of a classifier or regressor.
@@ -62,21 +57,6 @@ class Explanations(Answers):
         self.text_inputs = answers.text_inputs
         paddings = {"words": "", "starts": -1, "ends": -1, "shares": 0.0}
         self.padding = {"count": "num_words", "values": paddings | ({"texts": -1} if len(self.text_inputs) > 1 else {})}
-
-    @abc.abstractmethod
-    def shares(self, outputs: tf.Tensor, encoded: Tensors, label: tf.Tensor, places: Places) -> tf.Tensor:
-        """Builds the graph to the shares, float32 [N].
-
-        Args:
-            outputs: float32, the logits or scores of the sequences that `sequences` returned.
-            encoded: the encoder's inputs, int32 [B, S].
-            label: int32 [B], classes.
-            places: positions of the words.
-        """
-
-    def sequences(self, encoded: Tensors, places: Places) -> Tensors:
-        """Returns the sequences to run the model on, int32 [B or more, S]: those of the texts come first."""
-        return encoded
 
     def answer_texts(self, model, texts):
         return self.explain(model, lambda encoded: outputs_in_pieces(model, encoded), texts)
@@ -96,11 +76,12 @@ class Explanations(Answers):
             if self._activation:  # Near 1, a float32 probability is too coarse for log-odds.
                 stack.callback(setattr, model.layers[-1], "activation", self._activation)
                 model.layers[-1].activation = keras.activations.linear
-            outputs = run(self.sequences(encoded, places))
+            outputs = run(_with_words_left_out(encoded, places))  # [B + N, C]
             label = tf.argmax(outputs[:num_texts], axis=-1, output_type=tf.int32)
             if self.label is not None:
                 label = tf.fill([num_texts], self.label)
-            columns["shares"] = self.shares(outputs, encoded, label, places)
+            scores = tf.gather(self._explained(outputs[:num_texts], label), places.rows)
+            columns["shares"] = scores - self._explained(outputs[num_texts:], tf.gather(label, places.rows))
         table = Table(places.rows, tf.cast(num_texts, tf.int64))
         padded = {name: table(columns[name], padding) for name, padding in self.padding["values"].items()}
         (output,) = self.answers.token_outputs.values()
@@ -110,7 +91,7 @@ class Explanations(Answers):
             named, score = {"label": tf.gather(tf.constant(self.labels), label)}, tf.gather(score, label, batch_dims=1)
         return {**named, "score": score, **padded, self.padding["count"]: table.counts}
 
-    def explained(self, outputs: tf.Tensor, label: tf.Tensor) -> tf.Tensor:
+    def _explained(self, outputs: tf.Tensor, label: tf.Tensor) -> tf.Tensor:
         """Returns the scores or log-odds to explain: outputs [B, C] and classes int32 [B] to float32 [B]."""
         if not self.labels:
             return outputs[:, 0]
@@ -150,76 +131,14 @@ class Explanations(Answers):
         return Places(*(joined.pop(name) for name in Places._fields)), joined
 
 
-class LeaveOutExplanations(Explanations):
-    """A word's share is the score of the text minus that of the text without the word's tokens.
-
-    The model reads one more sequence for each word. No gradients are needed.
-    """
-
-    def sequences(self, encoded, places):
-        rows = {name: tf.gather(values, places.rows) for name, values in encoded.items()}
-        position = tf.range(tf.shape(encoded["token_ids"])[1])
-        first, limit = (tf.cast(column, tf.int32)[:, tf.newaxis] for column in places[1:])
-        source = position + tf.where(position >= first, limit - first, 0)
-        is_real = source < tf.reduce_sum(rows["padding_mask"], axis=1, keepdims=True)
-        source = tf.where(is_real, source, 0)  # Past the end, the mask is 0 and values do not matter.
-        rows = {name: tf.gather(values, source, batch_dims=1) for name, values in rows.items()}
-        rows["padding_mask"] = tf.cast(is_real, tf.int32)
-        return {name: tf.concat([values, rows[name]], axis=0) for name, values in encoded.items()}
-
-    def shares(self, outputs, encoded, label, places):
-        num_texts = tf.size(label)
-        scores = tf.gather(self.explained(outputs[:num_texts], label), places.rows)
-        return scores - self.explained(outputs[num_texts:], tf.gather(label, places.rows))
-
-
-class GradientExplanations(Explanations):
-    """Integrated gradients (Sundararajan et al., arXiv:1703.01365, equation 1) of the embeddings' output.
-
-    The baseline is the text with every token but [CLS] and [SEP] replaced by [PAD]. The shares of a text's words sum to
-    its score minus the baseline's, up to the error of the quadrature.
-    """
-
-    def shares(self, outputs, encoded, label, places):
-        backbone = find_backbone(self.model)
-        embed, layout_of = backbone.get_layer("embeddings"), backbone.get_layer("token_layout")
-        encode = keras.Model([embed.output, backbone.input["padding_mask"]], backbone.output)
-        nodes, weights = np.polynomial.legendre.leggauss(_STEPS)
-
-        def add_gradients(_, rows):
-            mask = rows["padding_mask"]
-            layout = as_layout(layout_of(mask))
-            ids = (rows["token_ids"], self._baseline(rows["token_ids"]))
-            text, baseline = (embed(tokens, segment_ids=rows["segment_ids"], layout=layout) for tokens in ids)  # [T, H]
-            step = layout.flatten(tf.cast(rows["step"] * tf.ones_like(mask, tf.float32), text.dtype))[:, tf.newaxis]
-            point = baseline + step * (text - baseline)
-            with tf.GradientTape() as tape:
-                tape.watch(point)
-                score = self.explained(self._classify(encode([point, mask]), mask), rows["label"][:, 0])
-            products = tape.gradient(score, point) * (text - baseline)
-            return {"shares": layout.restore(tf.reduce_sum(tf.cast(products, tf.float32), -1, keepdims=True))[..., 0]}
-
-        steps = {name: tf.repeat(values, _STEPS, axis=0) for name, values in encoded.items()}
-        steps["label"] = tf.repeat(label, _STEPS)[:, tf.newaxis]
-        steps["step"] = tf.tile(tf.constant((nodes + 1) / 2, tf.float32), tf.shape(label))[:, tf.newaxis]
-        shares = in_pieces(self.model, steps, add_gradients, num_kept=backbone.num_layers)["shares"]  # [B * K, S]
-        shape = tf.shape(encoded["token_ids"])
-        shares = tf.reshape(shares, [shape[0], _STEPS, shape[1]])
-        shares = tf.tensordot(tf.constant(weights / 2, tf.float32), shares, [[0], [1]])
-        sums = tf.pad(tf.cumsum(shares, axis=1), [[0, 0], [1, 0]])
-        first, limit = (tf.gather_nd(sums, tf.stack([places.rows, column], axis=1)) for column in places[1:])
-        return limit - first
-
-    def _baseline(self, token_ids: tf.Tensor) -> tf.Tensor:
-        tokenizer = self.preprocessor.tokenizer
-        is_special = (token_ids == tokenizer.cls_token_id) | (token_ids == tokenizer.sep_token_id)
-        return tf.where(is_special, token_ids, tokenizer.pad_token_id)
-
-    def _classify(self, outputs, padding_mask):
-        states = outputs["pooled_output"]
-        if self.model.pooling is not None:
-            states = self.model.get_layer("pool_tokens")(outputs["sequence_output"], padding_mask)
-        return self.model.get_layer(self.model.heads[0])(states)
-
-
-METHODS = {"integrated_gradients": GradientExplanations, "leave_out": LeaveOutExplanations}
+def _with_words_left_out(encoded: Tensors, places: Places) -> dict[str, tf.Tensor]:
+    """Returns the texts' sequences, int32 [B, S], and after them one without each word's tokens: [B + N, S]."""
+    rows = {name: tf.gather(values, places.rows) for name, values in encoded.items()}
+    position = tf.range(tf.shape(encoded["token_ids"])[1])
+    first, limit = (tf.cast(column, tf.int32)[:, tf.newaxis] for column in places[1:])
+    source = position + tf.where(position >= first, limit - first, 0)
+    is_real = source < tf.reduce_sum(rows["padding_mask"], axis=1, keepdims=True)
+    source = tf.where(is_real, source, 0)  # Past the end, the mask is 0 and values do not matter.
+    rows = {name: tf.gather(values, source, batch_dims=1) for name, values in rows.items()}
+    rows["padding_mask"] = tf.cast(is_real, tf.int32)
+    return {name: tf.concat([values, rows[name]], axis=0) for name, values in encoded.items()}

@@ -21,9 +21,7 @@ _INPUTS = ("token_ids", "segment_ids", "padding_mask")
 Tensors = Mapping[str, tf.Tensor]
 
 
-def in_pieces(
-    model: keras.Model, encoded: Tensors, answer: Callable[[Any, Tensors], Tensors], num_kept: int = 1
-) -> dict[str, tf.Tensor]:
+def in_pieces(model: keras.Model, encoded: Tensors, answer: Callable[[Any, Tensors], Tensors]) -> dict[str, tf.Tensor]:
     """Computes `answer(model(encoded), encoded)`, in pieces of the rows if all at once would take much memory.
 
     Rows of similar length share a piece, so that a long row does not make the pieces of short ones small.
@@ -33,7 +31,6 @@ def in_pieces(
         encoded: the model's inputs, int32 [B, S] or [B, K, S] with a fixed K, and further columns of B rows.
         answer: computes named tensors from the model's outputs and inputs, row by row. Its results are kept for all
             rows, so they must be smaller than the states of all tokens.
-        num_kept: int, number of layers whose arrays are alive at a time; a gradient needs those of all layers.
     """
     backbone = find_backbone(model)
     specs = {name: tf.TensorSpec([None, *value.shape[1:-1], None], value.dtype) for name, value in encoded.items()}
@@ -45,9 +42,9 @@ def in_pieces(
         return answer(model({name: rows[name] for name in _INPUTS}, training=False), rows)
 
     run_piece = tf.function(answer_piece, input_signature=[specs], autograph=False).get_concrete_function()
-    loop = as_one_op(lambda rows: _loop(run_piece, rows, backbone, num_kept), specs)
+    loop = as_one_op(lambda rows: _loop(run_piece, rows, backbone), specs)
     shape = tf.shape(encoded["padding_mask"])
-    fits = shape[0] <= _most_rows(encoded, shape[-1], backbone, num_kept)  # An empty batch fits, too.
+    fits = shape[0] <= _most_rows(encoded, shape[-1], backbone)  # An empty batch fits, too.
     outputs = tf.cond(fits, lambda: run_piece(dict(encoded)), lambda: loop(dict(encoded)))
     # A softmax that follows would cause the same warning.
     return {name: tf.ensure_shape(value, run_piece.structured_outputs[name].shape) for name, value in outputs.items()}
@@ -58,22 +55,22 @@ def outputs_in_pieces(model: keras.Model, encoded: Tensors) -> tf.Tensor:
     return in_pieces(model, encoded, lambda outputs, _: {"outputs": outputs})["outputs"]
 
 
-def _most_rows(encoded: Tensors, longest: tf.Tensor, backbone: BertBackbone, num_kept: int) -> tf.Tensor:
+def _most_rows(encoded: Tensors, longest: tf.Tensor, backbone: BertBackbone) -> tf.Tensor:
     """Returns the number of rows in a piece whose longest sequence has `longest` tokens: int32, at least 1."""
     mask = encoded["padding_mask"]
     inner = longest * tf.maximum(longest * backbone.num_heads, backbone.intermediate_dim)  # Scores, or inner units.
     states = tf.shape(mask)[-1] * backbone.hidden_dim  # With padding, as the head reads them.
     num_sequences = mask.shape[1] if len(mask.shape) > 2 else 1
-    return tf.maximum(MOST_NUMBERS // (num_sequences * num_kept) // tf.maximum(inner, states), 1)
+    return tf.maximum(MOST_NUMBERS // num_sequences // tf.maximum(inner, states), 1)
 
 
-def _loop(run_piece: Callable, encoded: Tensors, backbone: BertBackbone, num_kept: int) -> dict[str, tf.Tensor]:
+def _loop(run_piece: Callable, encoded: Tensors, backbone: BertBackbone) -> dict[str, tf.Tensor]:
     mask = encoded["padding_mask"]
     lengths = tf.reduce_max(tf.reshape(tf.reduce_sum(mask, axis=-1), [tf.shape(mask)[0], -1]), axis=1)
     order = tf.argsort(lengths, direction="DESCENDING", stable=True)
 
     def add_piece(start, number, done):
-        limit = start + _most_rows(encoded, lengths[order[start]], backbone, num_kept)
+        limit = start + _most_rows(encoded, lengths[order[start]], backbone)
         piece = run_piece({name: tf.gather(values, order[start:limit]) for name, values in encoded.items()})
         return limit, number + 1, {name: array.write(number, piece[name]) for name, array in done.items()}
 

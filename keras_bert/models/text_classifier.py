@@ -7,7 +7,7 @@ import keras
 import keras_nlp
 import tensorflow as tf
 
-from keras_bert.answers.explanations import METHODS
+from keras_bert.answers.explanations import Explanations
 from keras_bert.answers.sequence import ClassAnswers, LabelSetAnswers, ScoreAnswers
 from keras_bert.models.rows import read_rows
 from keras_bert.models.task import LabeledTask
@@ -83,19 +83,15 @@ class BertTextClassifier(LabeledTask, keras_nlp.models.TextClassifier):
             tf.debugging.assert_equal(y, tf.round(y), message)
         return super().preprocess_samples(x, y, sample_weight)
 
-    def explain(self, inputs, label: str | None = None, method: str = "integrated_gradients"):
-        """Explains an answer by the share of each word.
+    def explain(self, inputs, label: str | None = None):
+        """Explains an answer by the share of each word, as the signature `explain` of an export does.
 
-        A word's share is what it adds to the log-odds of the label, log(p / (1 - p)), or to a regressor's score; a
-        negative share speaks against the answer.
+        A word's share is the log-odds of the label, log(p / (1 - p)), or a regressor's score, minus that of the text
+        without the word; a negative share speaks against the answer. The model reads one more sequence for each word.
 
         Args:
             inputs: as in `answer`.
             label: str, the label to explain; None: the most probable one of each text.
-            method: `"integrated_gradients"`: the shares sum to the log-odds of the text minus those of a text with
-                [PAD] in place of every token but [CLS] and [SEP] (Sundararajan et al., arXiv:1703.01365).
-                `"leave_out"`, as in the signature `explain` of an export: a share is the log-odds minus those of the
-                text without the word.
 
         Returns:
             A list with a dict for each text, or one dict for a single text: `label` and its probability as `score`, or
@@ -104,9 +100,9 @@ class BertTextClassifier(LabeledTask, keras_nlp.models.TextClassifier):
             second. Words that are cut off are not listed: whatever `long_text`, a text's first sequence is explained.
 
         Raises:
-            ValueError: as `answer`, or there is no such label or method.
+            ValueError: as `answer`, or there is no such label.
         """
-        return self._answers(num_texts=self._num_texts(inputs), explained=(method, label)).rows(inputs)
+        return self._answers(num_texts=self._num_texts(inputs), explained=(label,)).rows(inputs)
 
     def _make_answers(self, preprocessor, num_texts, explained=None, **settings):
         # `task.json` has these defaults for every model, but only models with labels accept them.
@@ -124,9 +120,7 @@ class BertTextClassifier(LabeledTask, keras_nlp.models.TextClassifier):
             answers = make(self, preprocessor, names, num_texts, **settings)
         if explained is None:
             return answers
-        method, label = explained
-        if method not in METHODS:
-            raise ValueError(f"`method` must be one of {', '.join(METHODS)}. Received: method={method!r}")
+        (label,) = explained
         if label is not None and label not in names:
             raise ValueError(f"`label` must be one of {', '.join(names) or 'no labels'}. Received: label={label!r}")
-        return METHODS[method](answers, None if label is None else names.index(label))
+        return Explanations(answers, None if label is None else names.index(label))

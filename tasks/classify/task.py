@@ -364,7 +364,7 @@ def _explain(trained: task.Trained, mistakes: list[Mistake]) -> list[Mistake]:
         return mistakes
     columns = tuple(zip(*([text for _, text in mistake.parts[:count]] for mistake in worst), strict=True))
     with taking_texts(trained.model, trained.tokenizer, {"sequence_length": trained.spec.sequence_length}):
-        rows = trained.model.explain(tuple(map(list, columns)), method="leave_out")
+        rows = trained.model.explain(tuple(map(list, columns)))
     explained = []
     for mistake, row in zip(worst, rows, strict=True):
         texts = row["texts"] if count > 1 else [0] * len(row["shares"])

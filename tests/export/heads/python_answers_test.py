@@ -131,7 +131,7 @@ def test_explanations_are_those_of_the_export(name):
     given = tuple(columns.values()) if len(columns) > 1 else columns["text"]
     model = model_of(head)
     model.answer_settings = {key: getattr(head, key) for key in SETTINGS if hasattr(head, key)}
-    rows = model.explain(given, method="leave_out")
+    rows = model.explain(given)
     for row, (ours, right) in enumerate(zip(rows, right_rows(head.explanations, outputs), strict=True)):
         assert is_equal(ours, right), {key: column[row] for key, column in columns.items()}
     encoded = head.encode(columns)
