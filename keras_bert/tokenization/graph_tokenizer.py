@@ -44,11 +44,7 @@ class GraphTokenizer:
         self._wordpiece_model = as_constant(model)
         self._wordpiece = wordpiece_op(self._wordpiece_model)
         # As functions, each runs as one graph in an eager call, and is inlined elsewhere.
-        self._functions = {
-            "ids": _function(self._tokenize),
-            "byte": _function(self._tokenize_with_bytes),
-            "character": _function(self._tokenize_with_characters),
-        }
+        self._ids_of, self._spans_of = _function(self._tokenize), _function(self._tokenize_with_spans)
         # The rare paths are not inlined, since every op of a branch costs time, taken or not.
         place = tf.TensorSpec([None], tf.int64)
         columns = [place, tf.TensorSpec([None], tf.int32), place, place]
@@ -57,11 +53,11 @@ class GraphTokenizer:
 
     def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """Returns the ids of `texts`, string [B]; int32 ragged [B, None]."""
-        return self._functions["ids"](texts)
+        return self._ids_of(texts)
 
-    def tokenize_with_offsets(self, texts: tf.Tensor, unit: str) -> tuple[tf.RaggedTensor, ...]:
-        """Returns ids, starts and ends, in units of "byte" or "character", of `texts`; each int32 ragged [B, None]."""
-        return self._functions[unit](texts)
+    def tokenize_with_offsets(self, texts: tf.Tensor) -> tuple[tf.RaggedTensor, ...]:
+        """Returns ids, starts and ends in characters of `texts`; each int32 ragged [B, None]."""
+        return self._spans_of(texts)
 
     # === Graphs ===
 
@@ -69,16 +65,12 @@ class GraphTokenizer:
         ids, starts, ends = self._wordpiece.tokenize_with_offsets(self._normalizer.normalize(texts))
         return self._settle(texts, starts, ends, [ids, starts, ends])[0]  # Any spans will do; they are not returned.
 
-    def _tokenize_with_bytes(self, texts: tf.Tensor) -> tuple[tf.RaggedTensor, ...]:
+    def _tokenize_with_spans(self, texts: tf.Tensor) -> tuple[tf.RaggedTensor, ...]:
         normalized, sources = self._normalizer.normalize_with_offsets(texts)
         ids, starts, ends = self._wordpiece.tokenize_with_offsets(normalized)
         spans = _spans_in_source(texts, sources, starts, ends)
-        ids, starts, ends = self._settle(texts, starts, ends, [ids, *spans])
-        return ids, tf.cast(starts, tf.int32), tf.cast(ends, tf.int32)
-
-    def _tokenize_with_characters(self, texts: tf.Tensor) -> tuple[tf.RaggedTensor, ...]:
-        ids, starts, ends = self._tokenize_with_bytes(texts)
-        return ids, *_in_characters(texts, starts, ends)
+        ids, *spans = self._settle(texts, starts, ends, [ids, *spans])
+        return ids, *_in_characters(texts, *spans)
 
     def _settle(
         self, texts: tf.Tensor, starts: tf.RaggedTensor, ends: tf.RaggedTensor, columns: list[tf.RaggedTensor]
@@ -181,7 +173,7 @@ def _in_characters(texts: tf.Tensor, *columns: tf.RaggedTensor) -> list[tf.Ragge
     first_places = tf.gather(places.row_splits, rows)
     converted = []
     for column in columns:
-        before = bisect(ascending, tf.gather(bases, rows) + tf.cast(column.values, tf.int64))
+        before = bisect(ascending, tf.gather(bases, rows) + column.values)
         converted.append(column.with_values(tf.cast(before - first_places, tf.int32)))
     return converted
 

@@ -28,9 +28,9 @@ class HostTokenizer:
         """Returns the ids of `texts`, string [B]; int32 ragged [B, None]."""
         return _call(lambda text: (self._tokenizer.tokenize(text),), texts, num_columns=1)[0]
 
-    def tokenize_with_offsets(self, texts: tf.Tensor, unit: str) -> tuple[tf.RaggedTensor, ...]:
-        """Returns ids, starts and ends, in units of "byte" or "character", of `texts`; each int32 ragged [B, None]."""
-        return _call(lambda text: self._tokenizer.tokenize_with_offsets(text, unit), texts, num_columns=3)
+    def tokenize_with_offsets(self, texts: tf.Tensor) -> tuple[tf.RaggedTensor, ...]:
+        """Returns ids, starts and ends in characters of `texts`; each int32 ragged [B, None]."""
+        return _call(self._tokenizer.tokenize_with_offsets, texts, num_columns=3)
 
 
 def _call(function, texts: tf.Tensor, num_columns: int) -> tuple[tf.RaggedTensor, ...]:

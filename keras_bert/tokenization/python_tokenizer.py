@@ -23,7 +23,6 @@ _HAS_FALSE_BLANK = re.compile(f"[{re.escape(_FALSE_BLANKS)}]").search
 _DROP_FALSE_BLANKS = dict.fromkeys(map(ord, _FALSE_BLANKS))
 _SPLIT_AT_SPECIAL_TOKENS = re.compile(f"({'|'.join(map(re.escape, SPECIAL_TOKENS))})").split
 _CHUNKS = re.compile(rf"[\S{re.escape(_FALSE_BLANKS)}]+").finditer
-_INVALID_BYTES = frozenset(map(chr, range(0xDC80, 0xDD00)))  # As Python's `surrogateescape` shows them.
 
 
 class _Memory(dict):
@@ -108,34 +107,28 @@ class PythonBertTokenizer(VocabularyLookup):
             ids += [self._ids[part]] if number % 2 else self._tokenize_plain(part)
         return ids
 
-    def tokenize_with_offsets(self, text: str | bytes, unit: str = "character") -> tuple[list[int], ...]:
+    def tokenize_with_offsets(self, text: str | bytes) -> tuple[list[int], ...]:
         """Tokenizes one text, and finds each token's place in it.
 
-        A token covers the characters it stems from, and those directly after them that vanish: control characters,
-        stripped accents, invalid bytes. [UNK] covers its whole word.
+        A token covers the characters it stems from, and those directly after them that vanish: control characters and
+        stripped accents. [UNK] covers its whole word.
 
         Args:
             text: as for `tokenize`.
-            unit: `"character"` counts characters, in bytes only the valid ones; `"byte"` counts UTF-8 bytes.
 
         Returns:
-            Three lists of int of the same length: ids, starts, ends (exclusive).
+            Three lists of int of the same length: ids, starts, ends (exclusive). Places count characters, of bytes only
+            the valid ones.
 
         Raises:
-            ValueError: `text` is neither str nor bytes, or `unit` is unknown.
+            ValueError: `text` is neither str nor bytes.
         """
-        if unit not in ("character", "byte"):
-            raise ValueError(f'`unit` must be "character" or "byte". Received: unit={unit!r}')
-        source, text = text, _as_text(text)
         ids, starts, ends = [], [], []
-        for base, spans in self._spans(text):
+        for base, spans in self._spans(_as_text(text)):
             for number, start, end in spans:
                 ids.append(number)
                 starts.append(base + start)
                 ends.append(base + end)
-        if unit == "byte" and not (text.isascii() and len(text) == len(source)):
-            places = _byte_places(source)
-            starts, ends = [places[start] for start in starts], [places[end] for end in ends]
         return ids, starts, ends
 
     # === Parts of a text ===
@@ -236,13 +229,3 @@ def _origins(chunk: str, lowercase: bool) -> list[int]:
         in_order = sorted(zip(runs, marks, strict=True), key=lambda item: (item[0], item[1][1]))
         marks = [mark for _, mark in in_order]
     return [index for index, _, kept in marks if kept]
-
-
-def _byte_places(source: str | bytes) -> list[int]:
-    """Returns the byte where each valid character begins in UTF-8, followed by the number of bytes."""
-    text, invalid = source, frozenset()
-    if isinstance(source, bytes):
-        text, invalid = source.decode("utf-8", "surrogateescape"), _INVALID_BYTES
-    sizes = (1 if char in invalid else 1 + (char > "\x7f") + (char > "\u07ff") + (char > "\uffff") for char in text)
-    *places, end = itertools.accumulate(sizes, initial=0)
-    return [*(place for char, place in zip(text, places, strict=True) if char not in invalid), end]

@@ -79,22 +79,11 @@ class SpecialTokens:
         parts = split(texts, self._ids)
         return parts.join(self._engine.tokenize(parts.plain()))
 
-    def tokenize_with_offsets(self, texts: tf.Tensor, unit: str) -> tuple[tf.RaggedTensor, ...]:
-        """Returns ids, starts and ends, in units of "byte" or "character", of `texts`; each int32 ragged [B, None]."""
+    def tokenize_with_offsets(self, texts: tf.Tensor) -> tuple[tf.RaggedTensor, ...]:
+        """Returns ids, starts and ends in characters of `texts`; each int32 ragged [B, None]."""
         parts = split(texts, self._ids)
-        ids, starts, ends = self._engine.tokenize_with_offsets(parts.plain(), "character")
+        ids, starts, ends = self._engine.tokenize_with_offsets(parts.plain())
         part = ids.value_rowids()
         part_begins, part_ends = (tf.gather(places, part) for places in parts.spans())
         ends = tf.where(tf.gather(parts.is_special, part), part_ends, part_begins + ends.values)
-        spans = [parts.rows(ids, part_begins + starts.values), parts.rows(ids, ends)]
-        if unit == "byte":
-            spans = [_in_bytes(texts, span) for span in spans]
-        return parts.join(ids), *spans
-
-
-def _in_bytes(texts: tf.Tensor, column: tf.RaggedTensor) -> tf.RaggedTensor:
-    """Turns indices of valid characters of the texts, int32 ragged [B, None], into byte offsets."""
-    # The blank's offset is the length of the text.
-    _, places = tf.strings.unicode_decode_with_offsets(texts + " ", "UTF-8", errors="ignore")
-    firsts = tf.gather(places.row_starts(), column.value_rowids())
-    return column.with_values(tf.cast(tf.gather(places.values, firsts + tf.cast(column.values, tf.int64)), tf.int32))
+        return parts.join(ids), parts.rows(ids, part_begins + starts.values), parts.rows(ids, ends)

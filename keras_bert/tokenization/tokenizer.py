@@ -118,32 +118,29 @@ class BertTokenizer(VocabularyLookup, Tokenizer):
         ids = self._engine.tokenize(texts)
         return ids.values if is_single else ids
 
-    def tokenize_with_offsets(self, inputs, unit: str = "character") -> tuple[tf.RaggedTensor, ...]:
+    def tokenize_with_offsets(self, inputs) -> tuple[tf.RaggedTensor, ...]:
         """Tokenizes texts, and finds each token's place in its text.
 
-        A token covers the characters it stems from, and those directly after them that vanish: control characters,
-        stripped accents, invalid bytes. [UNK] covers its whole word. A character that becomes two tokens is covered by
-        both.
+        A token covers the characters it stems from, and those directly after them that vanish: control characters and
+        stripped accents. [UNK] covers its whole word. A character that becomes two tokens is covered by both.
 
         Args:
             inputs: as for `tokenize`.
-            unit: `"character"` counts characters as Python does, without invalid bytes; `"byte"` counts UTF-8 bytes.
 
         Returns:
-            Token ids, starts, and ends (exclusive), each of type and shape as `tokenize` returns.
+            Token ids, starts, and ends (exclusive), each of type and shape as `tokenize` returns. Places count
+            characters as Python does, without invalid bytes.
 
         Raises:
-            ValueError: `inputs` has two or more dimensions, or `unit` is unknown.
+            ValueError: `inputs` has two or more dimensions.
 
         >>> tokenizer = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "hell", "##o", ","])
         >>> ids, starts, ends = tokenizer.tokenize_with_offsets(["H\u00e9llo, you"])
         >>> starts, ends
         (<tf.RaggedTensor [[0, 4, 5, 7]]>, <tf.RaggedTensor [[4, 5, 6, 10]]>)
         """
-        if unit not in ("character", "byte"):
-            raise ValueError(f'`unit` must be "character" or "byte". Received: unit={unit!r}')
         texts, is_single = self._check_texts(inputs)
-        columns = self._engine.tokenize_with_offsets(texts, unit)
+        columns = self._engine.tokenize_with_offsets(texts)
         return tuple(column.values for column in columns) if is_single else columns
 
     def detokenize(self, inputs) -> tf.Tensor:

@@ -4,7 +4,6 @@ It shares nothing with `keras_bert.tokenization.normalizer`, from which both tok
 """
 
 import functools
-import itertools
 import unicodedata
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -158,26 +157,6 @@ def read_ids(path_or_pieces):
 # === Offsets ===
 
 
-def source_characters(text):
-    """The characters of a text as (character, start byte, end byte); an invalid byte stands there as ""."""
-    characters, at = [], 0
-    if isinstance(text, str):
-        ends = list(itertools.accumulate(len(char.encode("utf-8")) for char in text))
-        return list(zip(text, [0, *ends], ends, strict=False))
-    while at < len(text):
-        for length in (1, 2, 3, 4):
-            try:
-                characters.append((text[at : at + length].decode("utf-8"), at, at + length))
-                break
-            except UnicodeDecodeError:
-                continue
-        else:
-            length = 1
-            characters.append(("", at, at + 1))
-        at += length
-    return characters
-
-
 def in_canonical_order(marked):
     """Sorts (character, source) as NFD orders marks: stably, by combining class, between characters of class 0."""
     ordered, run = [], []
@@ -215,9 +194,9 @@ def split_marked(marked, is_boundary, keeps_boundary):
     return groups
 
 
-def marked_words(characters, lowercase):
+def marked_words(text, lowercase):
     """The words, each a list of (normalized character, index of its source character)."""
-    marked = [(part, i) for i, (char, _, _) in enumerate(characters) if char for part in cleaned(char)]
+    marked = [(part, i) for i, char in enumerate(text) for part in cleaned(char)]
     words = []
     for chunk in split_marked(marked, str.isspace, keeps_boundary=False):
         chunk = lowered(chunk) if lowercase else chunk
@@ -228,36 +207,22 @@ def marked_words(characters, lowercase):
 @functools.cache
 def vanishes(char, lowercase):
     """Whether a source character leaves nothing behind."""
-    return not char or not (lowered([(char, 0)]) if lowercase and cleaned(char) == char else cleaned(char))
+    return not (lowered([(char, 0)]) if lowercase and cleaned(char) == char else cleaned(char))
 
 
-def reference_offsets(text, ids, lowercase, unit="character", longest=LONGEST_WORD):
-    """(ids, starts, ends) of a text's tokens in its characters or bytes.
+def reference_offsets(text, ids, lowercase, longest=LONGEST_WORD):
+    """(ids, starts, ends) of a text's tokens in its characters, of bytes the valid ones.
 
     A token covers the source characters that its own stem from, from the first of them to the last, and whatever
     vanishes directly after.
     """
-    characters = source_characters(text)
-    return offsets_in(unit, characters, reference_tokens(characters, ids, lowercase, longest))
-
-
-def reference_tokens(characters, ids, lowercase, longest=LONGEST_WORD):
-    """(id, first, end) of the tokens of `source_characters`, counted in these."""
+    text = text if isinstance(text, str) else text.decode("utf-8", "ignore")
     tokens = []
-    for word in marked_words(characters, lowercase):
+    for word in marked_words(text, lowercase):
         for number, first, last in reference_spans("".join(char for char, _ in word), ids, longest):
             sources = [source for _, source in word[first:last]]
             end = max(sources) + 1
-            while end < len(characters) and vanishes(characters[end][0], lowercase):
+            while end < len(text) and vanishes(text[end], lowercase):
                 end += 1
             tokens.append((number, min(sources), end))
-    return tokens
-
-
-def offsets_in(unit, characters, tokens):
-    """(ids, starts, ends) of `reference_tokens`, in characters or bytes."""
-    places = [0]
-    for char, start, end in characters:
-        places.append(places[-1] + (end - start if unit == "byte" else len(char)))
-    spans = [(number, places[first], places[end]) for number, first, end in tokens]
-    return tuple(list(column) for column in zip(*spans, strict=True)) or ([], [], [])
+    return tuple(list(column) for column in zip(*tokens, strict=True)) or ([], [], [])

@@ -49,36 +49,32 @@ def test_adversarial_texts_equal_reference(lowercase):
         raw = text if isinstance(text, bytes) else text.encode()
         for given in (text, raw, raw + b"\xff", b"\xce" + raw, raw[1:-1]):
             assert tokenizer.tokenize(given) == reference_ids(given, ids, lowercase, LONGEST)
-            for unit in ("character", "byte"):
-                expected = reference_offsets(given, ids, lowercase, unit, LONGEST)
-                assert tokenizer.tokenize_with_offsets(given, unit) == expected
+            assert tokenizer.tokenize_with_offsets(given) == reference_offsets(given, ids, lowercase, LONGEST)
 
 
 @pytest.mark.parametrize(
-    ("text", "characters", "byte_places"),
+    ("text", "characters"),
     [
-        ("ab b", [(0, 1), (1, 2), (3, 4)], None),
-        ("  a,b ", [(2, 3), (3, 4), (4, 5)], None),
-        ("\u00e9a", [(0, 1), (1, 2)], [(0, 2), (2, 3)]),
-        ("e\u0301\u200d a", [(0, 3), (4, 5)], [(0, 6), (7, 8)]),  # Accent and joiner leave nothing: they go along.
-        ("\u200da\u200d", [(1, 3)], [(3, 7)]),  # Nothing before a token goes along.
-        ("\ub000b", [(0, 2)], [(0, 4)]),  # Two jamo of one syllable: one [UNK], as no piece has them.
-        ("\u4e2d\u0301a", [(0, 2), (2, 3)], [(0, 5), (5, 6)]),
-        ("zz\u0007z a", [(0, 4), (5, 6)], None),
-        ("a\u2028b\x0cb\x85", [(0, 1), (2, 4), (4, 6)], [(0, 1), (4, 6), (6, 9)]),  # A form feed is no blank.
-        ("x" * 201 + "\u00ad b", [(0, 202), (203, 204)], [(0, 203), (204, 205)]),
-        (b"\xffa\xfe\x80 b\xe4", [(0, 1), (2, 3)], [(1, 4), (5, 7)]),
-        ("\x7f\x80\u07ff\u0800\ufffe\U00010000 b", [(2, 6), (7, 8)], [(3, 15), (16, 17)]),
-        ("", [], None),
+        ("ab b", [(0, 1), (1, 2), (3, 4)]),
+        ("  a,b ", [(2, 3), (3, 4), (4, 5)]),
+        ("\u00e9a", [(0, 1), (1, 2)]),
+        ("e\u0301\u200d a", [(0, 3), (4, 5)]),  # Accent and joiner leave nothing: they go along.
+        ("\u200da\u200d", [(1, 3)]),  # Nothing before a token goes along.
+        ("\ub000b", [(0, 2)]),  # Two jamo of one syllable: one [UNK], as no piece has them.
+        ("\u4e2d\u0301a", [(0, 2), (2, 3)]),
+        ("zz\u0007z a", [(0, 4), (5, 6)]),
+        ("a\u2028b\x0cb\x85", [(0, 1), (2, 4), (4, 6)]),  # A form feed is no blank.
+        ("x" * 201 + "\u00ad b", [(0, 202), (203, 204)]),
+        (b"\xffa\xfe\x80 b\xe4", [(0, 1), (2, 3)]),
+        ("\x7f\x80\u07ff\u0800\ufffe\U00010000 b", [(2, 6), (7, 8)]),
+        ("", []),
     ],
 )
-def test_offsets_by_hand(text, characters, byte_places):
+def test_offsets_by_hand(text, characters):
     tokenizer = PythonBertTokenizer([*SPECIALS, "a", "b", "e", "##a", "##b", ",", "\u4e2d"])
     ids, starts, ends = tokenizer.tokenize_with_offsets(text)
     assert ids == tokenizer.tokenize(text)
     assert list(zip(starts, ends, strict=True)) == characters
-    _, starts, ends = tokenizer.tokenize_with_offsets(text, unit="byte")
-    assert list(zip(starts, ends, strict=True)) == (characters if byte_places is None else byte_places)
 
 
 def test_offsets_of_marks_that_change_places():
@@ -88,12 +84,12 @@ def test_offsets_of_marks_that_change_places():
     assert tokenizer.tokenize_with_offsets("a\u034f\U0001d165") == ([7, 8], [0, 2], [2, 3])
     joined = PythonBertTokenizer([*SPECIALS, "\U0001d165\U0001d16d"])
     assert joined.tokenize_with_offsets("\U0001d16d\U0001d165") == ([5], [0], [2])
-    assert joined.tokenize_with_offsets("\U0001d16d\U0001d165\U0001d165", "byte") == ([1], [0], [12])
+    assert joined.tokenize_with_offsets("\U0001d16d\U0001d165\U0001d165") == ([1], [0], [3])
 
 
 def test_lone_surrogates_of_a_str_are_characters():
     tokenizer = PythonBertTokenizer([*SPECIALS, "a", "##b"])
-    assert tokenizer.tokenize_with_offsets("a \udc80b", "byte") == ([5, 1], [0, 2], [1, 6])
+    assert tokenizer.tokenize_with_offsets("a \udc80b") == ([5, 1], [0, 2], [1, 4])
 
 
 @needs_data
@@ -193,11 +189,6 @@ def test_texts_of_a_wrong_type(wrong):
     for function in (tokenizer.tokenize, tokenizer.tokenize_with_offsets):
         with pytest.raises(ValueError, match="`text` must be str or bytes. Received:"):
             function(wrong)
-
-
-def test_unknown_unit():
-    with pytest.raises(ValueError, match='`unit` must be "character" or "byte". Received: unit=\'token\''):
-        PythonBertTokenizer([*SPECIALS, "a"]).tokenize_with_offsets("a", unit="token")
 
 
 def test_vocabulary_look_ups():

@@ -42,11 +42,11 @@ def texts_with_special_tokens(count, seed):
     return [b"".join(rng.choice(rng.choice(kinds)) for _ in range(rng.randint(0, 7))) for _ in range(count)]
 
 
-def columns_of(tokenizer, texts, unit="character"):
+def columns_of(tokenizer, texts):
     """Ids, starts and ends of each text, for either kind of tokenizer."""
     if isinstance(tokenizer, PythonBertTokenizer):
-        return [list(tokenizer.tokenize_with_offsets(text, unit)) for text in texts]
-    return list(map(list, zip(*(c.to_list() for c in tokenizer.tokenize_with_offsets(texts, unit)), strict=True)))
+        return [list(tokenizer.tokenize_with_offsets(text)) for text in texts]
+    return list(map(list, zip(*(c.to_list() for c in tokenizer.tokenize_with_offsets(texts)), strict=True)))
 
 
 @pytest.mark.parametrize("kind", [BertTokenizer, PythonBertTokenizer])
@@ -65,8 +65,7 @@ def test_the_graph_equals_python(lowercase):
     tokenizer = BertTokenizer(alphabet_vocabulary(), lowercase, special_tokens_in_strings=True)
     texts = texts_with_special_tokens(some(10_000), seed=4)
     python = PythonBertTokenizer.of(tokenizer)
-    for unit in ("character", "byte"):
-        assert columns_of(tokenizer, texts, unit) == columns_of(python, texts, unit)
+    assert columns_of(tokenizer, texts) == columns_of(python, texts)
     assert tokenizer.tokenize(texts).to_list() == list(map(python.tokenize, texts))
     # Without tensorflow-text this takes the place of the graph.
     ids = {token: tokenizer.token_to_id(token) for token in SPECIALS}

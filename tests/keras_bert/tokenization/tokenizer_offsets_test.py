@@ -16,7 +16,6 @@ from tokenizer_texts import alphabet_vocabulary, fuzzed_bytes, fuzzed_texts
 from keras_bert.tokenization.python_tokenizer import PythonBertTokenizer
 from keras_bert.tokenization.tokenizer import BertTokenizer
 
-UNITS = pytest.mark.parametrize("unit", ["character", "byte"])
 # Tokens of several characters, so that a token's characters can be out of their order in the source.
 LONG_PIECES = "a\u1b44 ##a\u1b44\u302e ab ##ab aa ##aaa \u1100\u1161 \u302e\u1b44 ##\u03c2\u03c3".split()
 
@@ -27,49 +26,44 @@ def tokenizer(request):
     return BertTokenizer([*alphabet_vocabulary(), *(p for p in LONG_PIECES if p not in known)], request.param)
 
 
-def check_equal(tokenizer, texts, unit):
+def check_equal(tokenizer, texts):
     ids = read_ids(tokenizer.get_vocabulary())
     raw = [text.encode() if isinstance(text, str) else text for text in texts]
     for start in range(0, len(raw), 512):
-        columns = tokenizer.tokenize_with_offsets(tf.constant(raw[start : start + 512]), unit)
+        columns = tokenizer.tokenize_with_offsets(tf.constant(raw[start : start + 512]))
         assert all(column.dtype == tf.int32 for column in columns)
         for text, *row in zip(raw[start:], *(column.to_list() for column in columns), strict=False):
-            assert tuple(row) == reference_offsets(text, ids, tokenizer.lowercase, unit, longest=8), text
+            assert tuple(row) == reference_offsets(text, ids, tokenizer.lowercase, longest=8), text
 
 
 # === Exactness ===
 
 
-@pytest.mark.slow(keep=["uncased-character", "cased-byte"])
-@UNITS
-def test_adversarial_strings_equal_reference(tokenizer, unit):
-    check_equal(tokenizer, ADVERSARIAL, unit)
+@pytest.mark.slow(keep=["uncased"])
+def test_adversarial_strings_equal_reference(tokenizer):
+    check_equal(tokenizer, ADVERSARIAL)
     for text in ADVERSARIAL:  # Alone too: what one text triggers must not touch another of its batch.
-        check_equal(tokenizer, [text], unit)
+        check_equal(tokenizer, [text])
 
 
-@UNITS
-def test_fuzzed_strings_equal_reference(tokenizer, unit):
-    check_equal(tokenizer, fuzzed_texts(3000, seed=11), unit)
+def test_fuzzed_strings_equal_reference(tokenizer):
+    check_equal(tokenizer, fuzzed_texts(3000, seed=11))
 
 
-@UNITS
-def test_fuzzed_bytes_equal_reference(tokenizer, unit):
-    check_equal(tokenizer, fuzzed_bytes(3000, seed=12), unit)
+def test_fuzzed_bytes_equal_reference(tokenizer):
+    check_equal(tokenizer, fuzzed_bytes(3000, seed=12))
 
 
-@UNITS
-def test_ids_are_those_of_tokenize(tokenizer, unit):
+def test_ids_are_those_of_tokenize(tokenizer):
     texts = fuzzed_texts(500, seed=13)
-    assert tokenizer.tokenize_with_offsets(texts, unit)[0].to_list() == tokenizer.tokenize(texts).to_list()
+    assert tokenizer.tokenize_with_offsets(texts)[0].to_list() == tokenizer.tokenize(texts).to_list()
 
 
-@UNITS
-def test_the_twin_agrees(tokenizer, unit):
+def test_the_twin_agrees(tokenizer):
     twin = PythonBertTokenizer(tokenizer.get_vocabulary(), tokenizer.lowercase)
     texts = [text.encode() for text in fuzzed_texts(500, seed=14)] + fuzzed_bytes(500, seed=15)
-    columns = [column.to_list() for column in tokenizer.tokenize_with_offsets(texts, unit)]
-    assert list(zip(*columns, strict=True)) == [twin.tokenize_with_offsets(text, unit) for text in texts]
+    columns = [column.to_list() for column in tokenizer.tokenize_with_offsets(texts)]
+    assert list(zip(*columns, strict=True)) == [twin.tokenize_with_offsets(text) for text in texts]
 
 
 @needs_data
@@ -126,21 +120,15 @@ def test_characters(small, text, spans):
     assert list(zip(starts.numpy().tolist(), ends.numpy().tolist(), strict=True)) == spans
 
 
-def test_bytes(small):
-    _, starts, ends = small.tokenize_with_offsets([b"\xff\xffab\xff \xe4\xb8\xad\xe4\xb8", b""], unit="byte")
-    assert (starts.to_list(), ends.to_list()) == ([[2, 6], []], [[5, 11], []])
-
-
 # === Ways to run it ===
 
 EXAMPLES = ["Hello, \u4e2d\u6587!", "", "A\u03a3 A\u03a3B", "a" * 201, "a\u302e\u0301\u1b44", "\uac01"]
 
 
-@pytest.mark.slow(keep=["uncased-character"])
-@UNITS
-def test_eager_function_and_dataset_agree(tokenizer, unit):
+@pytest.mark.slow(keep=["uncased"])
+def test_eager_function_and_dataset_agree(tokenizer):
     def run(texts):
-        return tokenizer.tokenize_with_offsets(texts, unit)
+        return tokenizer.tokenize_with_offsets(texts)
 
     eager = [column.to_list() for column in run(EXAMPLES)]
     assert [column.to_list() for column in tf.function(run)(tf.constant(EXAMPLES))] == eager
@@ -150,11 +138,10 @@ def test_eager_function_and_dataset_agree(tokenizer, unit):
     assert [list(column) for column in zip(*rows, strict=True)] == eager
 
 
-@UNITS
-def test_empty_batches(tokenizer, unit):
+def test_empty_batches(tokenizer):
     for empty in ([], tf.constant([], tf.string)):
-        assert [column.shape[0] for column in tokenizer.tokenize_with_offsets(empty, unit)] == [0, 0, 0]
-    assert [column.to_list() for column in tokenizer.tokenize_with_offsets(["", "\u00ad"], unit)] == [[[], []]] * 3
+        assert [column.shape[0] for column in tokenizer.tokenize_with_offsets(empty)] == [0, 0, 0]
+    assert [column.to_list() for column in tokenizer.tokenize_with_offsets(["", "\u00ad"])] == [[[], []]] * 3
 
 
 @pytest.mark.slow
@@ -162,7 +149,7 @@ def test_saved_model_in_a_fresh_process(tmp_path, tokenizer):
     """Only tensorflow and tensorflow_text are imported there."""
 
     def serve(texts):
-        columns = [*tokenizer.tokenize_with_offsets(texts), *tokenizer.tokenize_with_offsets(texts, "byte")]
+        columns = tokenizer.tokenize_with_offsets(texts)
         return {str(index): column.to_tensor(-1) for index, column in enumerate(columns)}
 
     archive = keras.export.ExportArchive()
@@ -179,10 +166,9 @@ def test_saved_model_in_a_fresh_process(tmp_path, tokenizer):
     processes.run([sys.executable, "-c", program, *paths], check=True, cwd=tmp_path, capture_output=True, timeout=300)
     outputs = json.loads((tmp_path / "found.json").read_text())
     ids = read_ids(tokenizer.get_vocabulary())
-    for unit, columns in (("character", outputs[:3]), ("byte", outputs[3:])):
-        for text, *row in zip(texts, *columns, strict=True):
-            expected = reference_offsets(text, ids, tokenizer.lowercase, unit, longest=8)
-            assert tuple([number for number in column if number >= 0] for column in row) == expected
+    for text, *row in zip(texts, *outputs, strict=True):
+        expected = reference_offsets(text, ids, tokenizer.lowercase, longest=8)
+        assert tuple([number for number in column if number >= 0] for column in row) == expected
 
 
 def test_a_megabyte_of_hostile_text(small):
@@ -194,8 +180,6 @@ def test_a_megabyte_of_hostile_text(small):
 
 
 def test_what_is_refused(small):
-    with pytest.raises(ValueError, match='must be "character" or "byte". Received: unit=\'word\''):
-        small.tokenize_with_offsets("ab", unit="word")
     with pytest.raises(ValueError, match="rank 0 or 1"):
         small.tokenize_with_offsets([["ab"]])
     with pytest.raises(ValueError, match="no vocabulary"):

@@ -32,8 +32,7 @@ found = {
     "layer": [list(map(int, row)) for row in tokenizer(texts)],
     "one": tokenizer.tokenize(texts[3]).numpy().tolist(),
     "empty": tokenizer.tokenize([]).to_list(),
-    "byte": rows(tokenizer.tokenize_with_offsets(texts, unit="byte")),
-    "character": rows(next(iter(dataset.map(tokenizer.tokenize_with_offsets)))),
+    "offsets": rows(next(iter(dataset.map(tokenizer.tokenize_with_offsets)))),
     "text": tokenizer.detokenize([[2, 3], []]).numpy()[0].decode(),
 }
 from keras_bert.tokenization.preprocessor import BertPreprocessor
@@ -57,8 +56,7 @@ def test_ids_and_offsets_are_the_graphs(tmp_path, lowercase):
     expected = tokenizer.tokenize(texts).to_list()
     assert results["eager"] == results["dataset"] == results["function"] == results["layer"] == expected
     assert results["one"] == expected[3] and results["empty"] == []
-    for unit in ("byte", "character"):
-        assert results[unit] == [column.to_list() for column in tokenizer.tokenize_with_offsets(texts, unit)]
+    assert results["offsets"] == [column.to_list() for column in tokenizer.tokenize_with_offsets(texts)]
     assert results["text"] == "[CLS] [SEP]" and not results["in_graph"]
     assert [row[:2] for row in results["packed"]][3] == [2, expected[3][0]]
 
