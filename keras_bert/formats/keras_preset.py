@@ -1,15 +1,12 @@
 """Our own preset, in KerasHub's layout, and `.keras` files that contain our backbone at any depth.
 
-A preset has `config.json`, `model.weights.h5` (or shards), `metadata.json`, `tokenizer.json`, `assets/tokenizer/` and,
-with heads, `task.json` and `task.weights.h5`. A `.keras` file, unpacked, has the first three of a whole model.
+A preset has `config.json`, `model.weights.h5` (or shards), `tokenizer.json`, `assets/tokenizer/` and, with heads,
+`task.json` and `task.weights.h5`. A `.keras` file, unpacked, has the first two of a whole model.
 Nothing is deserialised: sizes are read from JSON and arrays from HDF5.
 """
 
 import contextlib
-import datetime
 import glob
-import importlib.metadata
-import math
 import os
 from collections.abc import Iterator
 
@@ -23,7 +20,6 @@ from keras_bert.formats.checkpoint import Checkpoint
 from keras_bert.formats.keras_h5 import check_whole, write_weights
 from keras_bert.formats.weight_names import OURS, encoder_sources
 
-METADATA_FILE = "metadata.json"
 WEIGHTS_FILE = "model.weights.h5"
 TOKENIZER_FILE = "tokenizer.json"
 VOCABULARY_FILE = os.path.join("assets", "tokenizer", "vocabulary.txt")
@@ -112,14 +108,6 @@ def write(path: str, checkpoint: Checkpoint, tokenizer: dict | None) -> None:
     os.makedirs(path)
     write_json(os.path.join(path, keras_model.CONFIG_FILE), backbone)
     write_weights(os.path.join(path, WEIGHTS_FILE), tensors, _place_of_name)
-    metadata = {
-        "keras_version": importlib.metadata.version("keras"),
-        "keras_hub_version": importlib.metadata.version("keras-hub"),
-        "parameter_count": sum(math.prod(tensor.shape) for tensor in tensors.values()),
-        "date_saved": datetime.datetime.now().strftime("%Y-%m-%d@%H:%M:%S"),
-        "tasks": ["MaskedLM", "TextClassifier"],
-    }
-    write_json(os.path.join(path, METADATA_FILE), metadata)
     described = None if tokenizer is None else _write_tokenizer(path, tokenizer)
     keras_model.write_heads(path, checkpoint, backbone, described)
 
