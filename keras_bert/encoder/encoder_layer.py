@@ -3,22 +3,22 @@
 Shapes: T rows (see packing.py), H hidden.
 """
 
+import functools
+
 import keras
 
+from keras_bert.config import ACTIVATIONS
 from keras_bert.encoder.attention import BertSelfAttention
 from keras_bert.encoder.layer import BertLayer, keep_arguments
 from keras_bert.encoder.packing import as_layout
 
-_KERAS_ACTIVATIONS = {name: getattr(keras.activations, name) for name in ("relu", "tanh", "linear")}
-
 
 def get_activation(name: str):
     """Returns the function named by `BertConfig.activation`. The tanh GELU and the erf GELU differ by up to 5e-4."""
-    if name in ("gelu", "gelu_tanh"):
-        return lambda x: keras.ops.gelu(x, approximate=name == "gelu_tanh")
-    if name not in _KERAS_ACTIVATIONS:
-        raise ValueError(f"`activation` must be gelu_tanh, gelu, relu, tanh or linear. Received: {name!r}")
-    return _KERAS_ACTIVATIONS[name]
+    if name not in ACTIVATIONS:
+        raise ValueError(f"`activation` must be one of {', '.join(ACTIVATIONS)}. Received: {name!r}")
+    gelu_tanh = functools.partial(keras.activations.gelu, approximate=True)
+    return gelu_tanh if name == "gelu_tanh" else keras.activations.get(name)
 
 
 @keras.saving.register_keras_serializable(package="keras_bert")
