@@ -49,11 +49,6 @@ class CountedHead(SequenceHead):
         outputs = {"num_tokens": "int32: how many tokens are read, [CLS] and [SEP] included"}
         return {**super().described(about), signatures.COUNT_TOKENS: (about.inputs, outputs, {})}
 
-    def description(self):
-        tokenizer = self.preprocessor.tokenizer
-        ends = [int(tokenizer.cls_token_id), int(tokenizer.sep_token_id)]
-        return {**super().description(), "first_and_last_token_id": ends}
-
 
 class Embeddings(CountedHead):
     """An encoder that ends at the chosen layer, of any preset or trained model.

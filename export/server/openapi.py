@@ -51,7 +51,6 @@ _RESULTS = {
 
 
 _TEXTS = _list_of({"type": "string"}, at_least=1)
-_TOKENS = _list_of({"type": "integer", "minimum": 0}, at_least=1)
 _COUNT, _FLAG = {"type": ["integer", "null"], "minimum": 1}, {"type": ["boolean", "null"]}
 
 
@@ -62,7 +61,7 @@ def _search_paths(manager: ModelManager) -> dict[str, dict]:
         search_api.HEALTH: {"get": _operation("Health", "Whether every model answers", _object({"status": {}}))},
     }
     if names := search_api.able_models(manager, search_api.vectors_of):
-        inputs = {"input": _any_of([{"type": "string"}, _TEXTS, _TOKENS, _list_of(_TOKENS, at_least=1)])}
+        inputs = {"input": _any_of([{"type": "string"}, _TEXTS])}
         inputs |= {"encoding_format": {"enum": ["float", "base64", None]}, "dimensions": _COUNT}
         answer = _object({"object": {}, "data": _list_of(_ANY), "model": {"type": "string"}, "usage": {}})
         asked, error = _search_request(names, inputs, ["input"]), _object({"error": _ANY})

@@ -82,9 +82,9 @@ def predict_arrays(document: dict, specs: Mapping) -> dict[str, np.ndarray]:
         raise invalid("Expected exactly one of the keys 'instances' (rows) and 'inputs' (columns).")
     if "inputs" in document:
         columns = _columns(document["inputs"], specs)
-        return {name: _to_array(columns[name], spec, _column_locator(name)) for name, spec in specs.items()}
+        return {name: to_array(columns[name], spec, _column_locator(name)) for name, spec in specs.items()}
     columns = _columns_of_rows(document["instances"], specs)
-    return {name: _to_array(columns[name], spec, _row_locator(name, len(specs))) for name, spec in specs.items()}
+    return {name: to_array(columns[name], spec, _row_locator(name, len(specs))) for name, spec in specs.items()}
 
 
 def _columns_of_rows(rows, specs: Mapping) -> dict[str, list]:
@@ -125,18 +125,29 @@ def _is_base64(value) -> bool:
 
 def _row_locator(name: str, num_inputs: int) -> Callable[[tuple], str]:
     field = f"[{name!r}]" if num_inputs > 1 else ""
-    return lambda path: f"instances[{path[0]}]{field}" + _indices(path[1:]) if path else f"instances, input {name!r}"
+    return lambda path: f"instances[{path[0]}]{field}" + indices(path[1:]) if path else f"instances, input {name!r}"
 
 
 def _column_locator(name: str) -> Callable[[tuple], str]:
-    return lambda path: f"inputs[{name!r}]" + _indices(path)
+    return lambda path: f"inputs[{name!r}]" + indices(path)
 
 
-def _indices(path: tuple) -> str:
+def indices(path: tuple) -> str:
+    """Returns a place in nested lists as text, such as `[0][2]`."""
     return "".join(f"[{index}]" for index in path)
 
 
-def _to_array(value, spec, locate: Callable[[tuple], str]) -> np.ndarray:
+def to_array(value, spec, locate: Callable[[tuple], str]) -> np.ndarray:
+    """Returns nested lists of JSON values as an array of a tensor specification's type; strings as bytes objects.
+
+    Args:
+        value: a JSON value, or nested lists of them.
+        spec: a tensor specification, of which only `dtype` counts.
+        locate: returns what errors call the place with these indices.
+
+    Raises:
+        ServingError: (INVALID_ARGUMENT) a value of another type, ragged lists, broken base64.
+    """
     shape = []
     first = value
     while isinstance(first, list):
@@ -170,7 +181,7 @@ def _collect(value, shape: list[int], path: tuple, read: Callable, leaves: list,
 
 def _leaf_reader(dtype) -> Callable:
     if dtype.name == "string":
-        return read_bytes
+        return _read_bytes
     if dtype.name not in NUMBERS:
         raise ServingError("UNIMPLEMENTED", f"Inputs of type {dtype.name} cannot be given as JSON.")
     if dtype.name == "bool":
@@ -181,7 +192,7 @@ def _leaf_reader(dtype) -> Callable:
     return lambda value: _read_integer(value, lowest, highest, name)
 
 
-def read_bytes(value) -> bytes:
+def _read_bytes(value) -> bytes:
     """Returns a JSON string or `{"b64": ...}` as bytes; raises `ValueError` for anything else."""
     if _is_base64(value):
         try:
@@ -246,7 +257,7 @@ def _feature(value, place: str) -> feature_pb2.Feature:
         if not values:
             return feature_pb2.Feature()
         if all(isinstance(item, str) or _is_base64(item) for item in values):
-            return feature_pb2.Feature(bytes_list=feature_pb2.BytesList(value=map(read_bytes, values)))
+            return feature_pb2.Feature(bytes_list=feature_pb2.BytesList(value=map(_read_bytes, values)))
         if all(isinstance(item, int) for item in values):  # true and false count as 1 and 0
             return feature_pb2.Feature(int64_list=feature_pb2.Int64List(value=map(int, values)))
         if all(isinstance(item, float) for item in values):

@@ -2,14 +2,14 @@
 
 | path                                       | answer                                                              |
 | ------------------------------------------ | ------------------------------------------------------------------- |
-| `POST /v1/embeddings`                      | vectors of texts, or of lists of token ids                          |
+| `POST /v1/embeddings`                      | vectors of texts                                                    |
 | `GET /v1/models`                           | the models, as OpenAI lists them                                    |
 | `POST /rerank`, `/v1/rerank`, `/v2/rerank` | how well texts fit a query: `texts` (TEI), `documents` (Cohere, Jina) |
 
 Sources: OpenAI's API reference; `router/src/http` of Hugging Face's text-embeddings-inference (TEI); Cohere's API
 reference. `model` may be left out if only one model can answer.
 
-Shapes: B texts, S sequence, D embedding.
+Shapes: B texts.
 """
 
 import base64
@@ -19,13 +19,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from export.server import rest_api
 from export.server.inference import Inference
 from export.server.model_manager import ModelManager
 from export.server.servable import Servable, Signature
 from export.server.serving_error import ServingError, TimeLeft, invalid
-from export.signatures import COUNT_TOKENS, SERVING_DEFAULT, TOKEN_IDS
+from export.signatures import COUNT_TOKENS, SERVING_DEFAULT
 from keras_bert.errors import shown
 
 EMBEDDINGS, MODELS, HEALTH = "/v1/embeddings", "/v1/models", "/health"
@@ -34,8 +35,7 @@ _TEI_RERANK = "/rerank"
 # The signature and the output that hold an embedder's vector; the first pair that a model has counts.
 _VECTORS = (("embed", "embedding"), (SERVING_DEFAULT, "embedding"), (SERVING_DEFAULT, "mean"))
 _PAIR = {"text", "text_pair"}
-# Token ids in one list: all lists are padded to the longest, and no encoder reads more.
-_MOST_TOKENS = 8192
+_STRINGS = tf.TensorSpec([None], tf.string)
 
 Signatures = Mapping[str, Signature]
 
@@ -120,74 +120,34 @@ def embed(servable: Servable, document: Mapping, time_left: TimeLeft) -> bytes:
     signature_name, output = vectors
     width = servable.model.signatures[signature_name].outputs[output].shape[-1] or math.inf
     dimensions = _field(document, "dimensions", (f"from 1 to {width}", lambda n: _is_count(n) and n <= width))
-    texts = _inputs(document.get("input"))
+    given = _field(document, "input", _INPUT, 0)
+    texts = [given] if isinstance(given, str) else given
+    if isinstance(texts[0], int | list):
+        raise invalid(
+            "Expected 'input' to be a text or a list of texts. Received: token ids, whose meaning depends on the "
+            "vocabulary. LangChain's OpenAIEmbeddings sends texts with check_embedding_ctx_length=False."
+        )
     servable.check_rows(len(texts))
-    if isinstance(texts[0], list):
-        signature_name, arrays = TOKEN_IDS, _token_arrays(servable, texts)
-        num_tokens = int(arrays["lengths"].sum())
-    else:
-        arrays, num_tokens = {"text": _texts(texts, "input")}, None
-        if COUNT_TOKENS in servable.model.signatures:
-            counts = Inference(servable, COUNT_TOKENS, time_left).predict(arrays)
-            num_tokens = int(counts["num_tokens"].sum())
+    arrays, usage = {"text": _texts(texts, "input")}, None
+    if COUNT_TOKENS in servable.model.signatures:
+        counts = Inference(servable, COUNT_TOKENS, time_left).predict(arrays)
+        usage = dict.fromkeys(("prompt_tokens", "total_tokens"), int(counts["num_tokens"].sum()))
     rows = Inference(servable, signature_name, time_left).predict(arrays, [output])[output][:, :dimensions]
     if dimensions is not None:
         rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
     data = ",".join(
         f'{{"object": "embedding", "index": {number}, "embedding": {write(row)}}}' for number, row in enumerate(rows)
     )
-    usage = None if num_tokens is None else {"prompt_tokens": num_tokens, "total_tokens": num_tokens}
     rest = rest_api.dump({"model": servable.name, "usage": usage})
     return f'{{"object": "list", "data": [{data}], '.encode() + rest[1:]
 
 
-def _inputs(value) -> list:
-    """Returns the request's `input` as a list of texts or of lists of token ids."""
-    is_one = isinstance(value, str) or (isinstance(value, list) and value and isinstance(value[0], int))
-    values = [value] if is_one else value
-    if not isinstance(values, list) or not values:
-        raise invalid(f"Expected 'input' to be a text, or a list of texts or token ids. Received: {shown(value)}")
-    return values
-
-
 def _texts(values: Sequence, name: str) -> np.ndarray:
     """Returns texts as an array of bytes objects, shape (B,)."""
-    array = np.empty(len(values), object)
     for number, value in enumerate(values):
         if not isinstance(value, str):
             raise invalid(f"{name}[{number}]: expected a text. Received: {shown(value)}")
-        try:
-            array[number] = rest_api.read_bytes(value)
-        except ValueError as error:
-            raise invalid(f"{name}[{number}]: {error}.") from None
-    return array
-
-
-def _token_arrays(servable: Servable, rows: list) -> dict[str, np.ndarray]:
-    """Returns the inputs of `token_ids`, padded to the longest row.
-
-    OpenAI's own clients may send ids of OpenAI's vocabularies, which do not begin with [CLS] and end with [SEP]: such a
-    request is refused if the model's description has the ids of these two.
-    """
-    if TOKEN_IDS not in servable.model.signatures:
-        raise invalid(f"The model {servable.name!r} takes no token ids. Send texts as 'input'.")
-    edges = (servable.model.description or {}).get("first_and_last_token_id")
-    for number, row in enumerate(rows):
-        is_list = isinstance(row, list) and 0 < len(row) <= _MOST_TOKENS
-        if not is_list or not all(type(token) is int and 0 <= token < 2**31 for token in row):
-            received = shown(row)
-            raise invalid(f"input[{number}]: expected a list of 1 to {_MOST_TOKENS} token ids. Received: {received}")
-        if edges and [row[0], row[-1]] != edges:
-            raise invalid(
-                f"input[{number}]: expected token ids of the model's own vocabulary, {edges[0]} ([CLS]) first and "
-                f"{edges[1]} ([SEP]) last. Received: {shown(row)}. LangChain's OpenAIEmbeddings sends texts "
-                "with check_embedding_ctx_length=False."
-            )
-    lengths = np.array([len(row) for row in rows], np.int32)
-    ids = np.zeros((len(rows), lengths.max()), np.int32)
-    for place, row in zip(ids, rows, strict=True):
-        place[: len(row)] = row
-    return {"token_ids": ids, "segment_ids": np.zeros_like(ids), "lengths": lengths}
+    return rest_api.to_array(values, _STRINGS, lambda path: name + rest_api.indices(path))
 
 
 def _base64_of(row: np.ndarray) -> str:
@@ -246,6 +206,7 @@ def _is_count(value) -> bool:
 
 
 # The forms of fields, in words and as a function.
+_INPUT = ("a text or a list of texts", lambda value: isinstance(value, str | list) and value != [])
 _TEXT = ("a text", lambda value: isinstance(value, str))
 _TEXTS = ("a list of texts", lambda value: isinstance(value, list) and value != [])
 _FLAG = ("true or false", lambda value: isinstance(value, bool))
