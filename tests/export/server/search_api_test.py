@@ -102,6 +102,11 @@ def test_nine_digits_tell_float32_apart():
     np.testing.assert_array_equal(np.float32(json.loads(search_api._numbers_of(numbers))), numbers)
 
 
+def test_nan_and_infinities_are_written_as_predict_writes_them():
+    numbers = np.float32([0.2, np.nan, np.inf, -np.inf])
+    assert search_api._numbers_of(numbers) == "[0.2, NaN, Infinity, -Infinity]"
+
+
 def test_dimensions_cut_a_vector_and_normalize_it(server, vectors):
     cut = [entry["embedding"] for entry in embed(server, input=TEXTS, dimensions=2)["data"]]
     expected = vectors[:, :2] / np.linalg.norm(vectors[:, :2], axis=1, keepdims=True)
