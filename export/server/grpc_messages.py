@@ -24,7 +24,7 @@ from tensorflow_serving.apis import (
     regression_pb2,
 )
 
-from export.server.inference import Inference
+from export.server import inference
 from export.server.model_manager import VersionStatus
 from export.server.servable import Servable
 from export.server.serving_error import CODE_NUMBERS, ServingError, TimeLeft, invalid
@@ -71,30 +71,30 @@ def predict(servable: Servable, request: predict_pb2.PredictRequest, time_left: 
     """Answers a `PredictRequest`; `as_content` as in `to_tensor`.
 
     Raises:
-        ServingError: see `Inference.predict`; or a tensor of the request is malformed.
+        ServingError: see `inference.predict`; or a tensor of the request is malformed.
     """
     arrays = {name: to_array(name, request.inputs[name]) for name in request.inputs}
     spec = _model_spec(servable, request.model_spec.signature_name)
-    outputs = Inference(servable, spec.signature_name, time_left).predict(arrays, list(request.output_filter))
+    outputs = inference.predict(servable, spec.signature_name, arrays, time_left, list(request.output_filter))
     tensors = {name: to_tensor(array, as_content) for name, array in outputs.items()}
     return predict_pb2.PredictResponse(model_spec=spec, outputs=tensors)
 
 
 def classify(servable: Servable, request: classification_pb2.ClassificationRequest, time_left: TimeLeft):
-    """Answers a `ClassificationRequest`; raises as `Inference.classify`."""
-    return _infer(classification_pb2.ClassificationResponse, _classification, "Classify", servable, request, time_left)
+    """Answers a `ClassificationRequest`; raises as `inference.classify`."""
+    return _infer(classification_pb2.ClassificationResponse, _classification, servable, request, time_left)
 
 
 def regress(servable: Servable, request: regression_pb2.RegressionRequest, time_left: TimeLeft):
-    """Answers a `RegressionRequest`; raises as `Inference.regress`."""
-    return _infer(regression_pb2.RegressionResponse, _regression, "Regress", servable, request, time_left)
+    """Answers a `RegressionRequest`; raises as `inference.regress`."""
+    return _infer(regression_pb2.RegressionResponse, _regression, servable, request, time_left)
 
 
-def _infer(response_class: Callable, result_of: Callable, api: str, servable: Servable, request, time_left: TimeLeft):
+def _infer(response_class: Callable, result_of: Callable, servable: Servable, request, time_left: TimeLeft):
     """Answers a request with examples."""
     spec = _model_spec(servable, request.model_spec.signature_name)
-    inference = Inference(servable, spec.signature_name, time_left, api)
-    return response_class(model_spec=spec, result=result_of(inference, _examples(request.input)))
+    result = result_of(servable, spec.signature_name, _examples(request.input), time_left)
+    return response_class(model_spec=spec, result=result)
 
 
 def multi_inference(servable: Servable, request: inference_pb2.MultiInferenceRequest, time_left: TimeLeft):
@@ -102,7 +102,7 @@ def multi_inference(servable: Servable, request: inference_pb2.MultiInferenceReq
 
     Raises:
         ServingError: two tasks name different models or the same signature, or a method is neither classify nor
-            regress; see also `Inference.classify` and `Inference.regress`.
+            regress; see also `inference.classify` and `inference.regress`.
     """
     specs = [_model_spec(servable, task.model_spec.signature_name) for task in request.tasks]
     names = [spec.signature_name for spec in specs]
@@ -115,8 +115,8 @@ def multi_inference(servable: Servable, request: inference_pb2.MultiInferenceReq
     for task, spec in zip(request.tasks, specs, strict=True):
         if task.method_name not in _RESULTS:
             raise ServingError("UNIMPLEMENTED", f"Unsupported signature method_name: {task.method_name[:200]}")
-        api, field, infer = _RESULTS[task.method_name]
-        result = infer(Inference(servable, spec.signature_name, time_left, api), examples)
+        field, result_of = _RESULTS[task.method_name]
+        result = result_of(servable, spec.signature_name, examples, time_left)
         response.results.add(model_spec=spec, **{field: result})
     return response
 
@@ -182,8 +182,8 @@ def _examples(message: input_pb2.Input) -> list[bytes]:
     return [context + example.SerializeToString() for example in (*plain, *with_context.examples)]
 
 
-def _classification(asked: Inference, examples: list[bytes]) -> classification_pb2.ClassificationResult:
-    labels, scores = asked.classify(examples)
+def _classification(*asked) -> classification_pb2.ClassificationResult:
+    labels, scores = inference.classify(*asked)
     result = classification_pb2.ClassificationResult()
     for row in zip(labels.tolist(), scores.tolist(), strict=True):
         entries = result.classifications.add().classes
@@ -193,15 +193,15 @@ def _classification(asked: Inference, examples: list[bytes]) -> classification_p
     return result
 
 
-def _regression(asked: Inference, examples: list[bytes]) -> regression_pb2.RegressionResult:
-    regressions = [regression_pb2.Regression(value=value) for value in asked.regress(examples).tolist()]
+def _regression(*asked) -> regression_pb2.RegressionResult:
+    regressions = [regression_pb2.Regression(value=value) for value in inference.regress(*asked).tolist()]
     return regression_pb2.RegressionResult(regressions=regressions)
 
 
-# Method of a task of MultiInference -> (API, field of its result, function that computes it).
+# Method of a task of MultiInference -> (field of its result, function that computes it).
 _RESULTS = {
-    "tensorflow/serving/classify": ("Classify", "classification_result", _classification),
-    "tensorflow/serving/regress": ("Regress", "regression_result", _regression),
+    "tensorflow/serving/classify": ("classification_result", _classification),
+    "tensorflow/serving/regress": ("regression_result", _regression),
 }
 
 

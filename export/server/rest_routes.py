@@ -20,10 +20,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from export.base_path import MAX_VERSION
-from export.server import grpc_messages, monitoring, openapi, page, rest_api, search_api
-from export.server.inference import Inference
+from export.server import grpc_messages, inference, monitoring, openapi, page, rest_api, search_api
 from export.server.model_manager import ModelManager
 from export.server.monitoring import CONTENT_TYPE, METRICS_PATHS, Metrics
+from export.server.servable import Servable
 from export.server.serving_error import ServingError, TimeLeft, invalid, unlimited
 
 _VERSION = r"(?:/versions/(?P<version>\d+)|/labels/(?P<label>[^/:]+))?"
@@ -108,10 +108,10 @@ class RestRoutes:
         known = name if name in self.manager.names() else ""
         with self.metrics.request(known, api.lower(), "REST"), self.manager.use(*_address(asked)) as servable:
             document = rest_api.parse_json(body)
-            inference = Inference(servable, rest_api.signature_name_of(document), time_left, api)
+            signature_name = rest_api.signature_name_of(document)
             rows = document.get("instances" if api == "Predict" else "examples")
             servable.check_rows(len(rows) if isinstance(rows, list) else 0)  # Before they become arrays.
-            return _ANSWERS[api](inference, document)
+            return _ANSWERS[api](servable, signature_name, document, time_left)
 
     def _search(self, api: str, find: Callable, answer: Callable, body: bytes, time_left: TimeLeft) -> Answer:
         try:
@@ -151,18 +151,21 @@ def _name(match: re.Match) -> str:
     return urllib.parse.unquote(match["name"] or "")
 
 
-def _predict(inference: Inference, document: dict) -> dict:
-    outputs = inference.predict(rest_api.predict_arrays(document, inference.signature.inputs))
+def _predict(servable: Servable, signature_name: str, document: dict, time_left: TimeLeft) -> dict:
+    arrays = rest_api.predict_arrays(document, servable.signature(signature_name).inputs)
+    outputs = inference.predict(servable, signature_name, arrays, time_left)
     return rest_api.predict_response(outputs, by_rows="instances" in document)
 
 
-def _classify(inference: Inference, document: dict) -> dict:
-    labels, scores = map(rest_api.to_json, inference.classify(rest_api.parse_examples(document)))
+def _classify(servable: Servable, signature_name: str, document: dict, time_left: TimeLeft) -> dict:
+    classified = inference.classify(servable, signature_name, rest_api.parse_examples(document), time_left)
+    labels, scores = map(rest_api.to_json, classified)
     return {"results": [[list(pair) for pair in zip(*row, strict=True)] for row in zip(labels, scores, strict=True)]}
 
 
-def _regress(inference: Inference, document: dict) -> dict:
-    return {"results": rest_api.to_json(inference.regress(rest_api.parse_examples(document)))}
+def _regress(servable: Servable, signature_name: str, document: dict, time_left: TimeLeft) -> dict:
+    values = inference.regress(servable, signature_name, rest_api.parse_examples(document), time_left)
+    return {"results": rest_api.to_json(values)}
 
 
 _ANSWERS = {"Predict": _predict, "Classify": _classify, "Regress": _regress}

@@ -22,7 +22,7 @@ import numpy as np
 import tensorflow as tf
 
 from export.server import rest_api
-from export.server.inference import Inference
+from export.server.inference import predict
 from export.server.model_manager import ModelManager
 from export.server.servable import Servable, Signature
 from export.server.serving_error import ServingError, TimeLeft, invalid
@@ -130,9 +130,9 @@ def embed(servable: Servable, document: Mapping, time_left: TimeLeft) -> bytes:
     servable.check_rows(len(texts))
     arrays, usage = {"text": _texts(texts, "input")}, None
     if COUNT_TOKENS in servable.model.signatures:
-        counts = Inference(servable, COUNT_TOKENS, time_left).predict(arrays)
+        counts = predict(servable, COUNT_TOKENS, arrays, time_left)
         usage = dict.fromkeys(("prompt_tokens", "total_tokens"), int(counts["num_tokens"].sum()))
-    rows = Inference(servable, signature_name, time_left).predict(arrays, [output])[output][:, :dimensions]
+    rows = predict(servable, signature_name, arrays, time_left, [output])[output][:, :dimensions]
     if dimensions is not None:
         rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
     data = ",".join(
@@ -180,7 +180,7 @@ def rerank(servable: Servable, document: Mapping, time_left: TimeLeft) -> bytes:
         texts = [text.get("text") if isinstance(text, dict) else text for text in texts]
     column = _texts(texts, key)
     arrays = {"text": np.repeat(_texts([query], "query"), len(column)), "text_pair": column}
-    logits = _logits(Inference(servable, SERVING_DEFAULT, time_left).predict(arrays, [output])[output])
+    logits = _logits(predict(servable, SERVING_DEFAULT, arrays, time_left, [output])[output])
     scores = logits if is_raw else (1.0 + np.tanh(logits / 2)) / 2
     order = np.argsort(-scores, kind="stable").tolist()
     results = [{"index": index, score_name: float(scores[index])} for index in order[:top_n]]
