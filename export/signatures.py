@@ -1,4 +1,4 @@
-"""Names, types and shapes of the served signatures, and TensorFlow Serving's rules for them.
+"""Names, types and shapes of the served signatures.
 
 Importing this module registers the ops of tensorflow-text that served graphs contain, or raises an InputError.
 
@@ -16,7 +16,7 @@ Texts may be any bytes. `token_ids` refuses ids that the model has no weights fo
 Shapes: B batch, S sequence.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 
 import tensorflow as tf
 
@@ -46,11 +46,6 @@ _TOKEN_INPUTS = {
     "segment_ids": "0 for the first text, 1 for the second",
     "lengths": "how many of the ids are real; the others are padding",
 }
-
-# Outputs that TensorFlow Serving allows for the two verbs that take examples.
-_EXAMPLE_OUTPUTS = {CLASSIFY: {"classes", "scores"}, REGRESS: {"outputs"}}
-_NOT_IN_JSON = frozenset({tf.float16.as_datatype_enum, tf.bfloat16.as_datatype_enum})
-_INITIALIZER = "__saved_model_init_op"
 
 
 def trace(function: Callable, axes: Mapping[str, tuple], dtype: tf.DType) -> tf.types.experimental.ConcreteFunction:
@@ -83,37 +78,3 @@ def describe_examples(axes: Mapping[str, tuple]) -> dict[str, str]:
     counts = {name: f"{own[0]} strings" if own else "a string" for name, own in axes.items()}
     names = " and ".join(f"`{name}` ({count})" for name, count in counts.items())
     return {"inputs": f"string: a serialized `tf.Example` with {names}"}
-
-
-def rule_breaches(signature_defs) -> list[str]:
-    """Lists what TensorFlow Serving would refuse about a model's signatures.
-
-    Args:
-        signature_defs: mapping of name to `SignatureDef`, as in a `MetaGraphDef`.
-    """
-    breaches = [] if SERVING_DEFAULT in signature_defs else [f"there is no signature {SERVING_DEFAULT!r}"]
-    for name, signature in sorted(signature_defs.items()):
-        if name == _INITIALIZER:
-            continue
-        for kind, tensors in (("input", signature.inputs), ("output", signature.outputs)):
-            for tensor, info in sorted(tensors.items()):
-                breaches += [f"signature {name!r}, {kind} {tensor!r} {why}" for why in _tensor_breaches(info)]
-        if name in _EXAMPLE_OUTPUTS:
-            breaches += _example_breaches(name, signature)
-    return breaches
-
-
-def _tensor_breaches(info) -> Iterator[str]:
-    if info.dtype in _NOT_IN_JSON:
-        yield f"is {tf.as_dtype(info.dtype).name}, which TensorFlow Serving cannot write as JSON"
-    if info.tensor_shape.unknown_rank or not info.tensor_shape.dim or info.tensor_shape.dim[0].size != -1:
-        yield "does not have the batch as its first dimension, so that requests cannot be batched"
-
-
-def _example_breaches(name: str, signature) -> Iterator[str]:
-    verb, outputs = name.capitalize(), _EXAMPLE_OUTPUTS[name]
-    if set(signature.inputs) != {"inputs"}:
-        yield f"{verb} takes the input 'inputs' alone, not {sorted(signature.inputs)}"
-    if set(signature.outputs) != outputs:
-        expected = " and ".join(map(repr, sorted(outputs)))
-        yield f"{verb} gives {expected} alone, not {sorted(signature.outputs)}"

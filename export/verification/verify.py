@@ -1,9 +1,9 @@
 """Verifies that an exported directory answers as the model did, without this project.
 
 A version is published only after it has passed `verify`: the graph contains nothing that TensorFlow Serving is known to
-refuse, the weights are stored once, the signatures follow the rules, and a fresh process gives the Keras model's
-answers. On request, so does a C++ program with the loader that `tensorflow_model_server` uses (`cc_check`). The server
-itself is not run; the checks cover what its loader and its API demand.
+refuse, the weights are stored once, and a fresh process gives the Keras model's answers. On request, so does a C++
+program with the loader that `tensorflow_model_server` uses (`cc_check`). The server itself is not run; the checks cover
+what its loader demands.
 """
 
 import concurrent.futures
@@ -19,7 +19,6 @@ import tensorflow as tf
 import tensorflow_text
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
-from export import signatures
 from export.verification import cc_check, child, runner
 from keras_bert.files import file_states, open_file
 
@@ -138,7 +137,6 @@ def verify(
     meta_graph = read_meta_graph(directory)
     findings = [
         *graph_findings(meta_graph),
-        *signatures.rule_breaches(meta_graph.signature_def),
         *_size_findings(directory, meta_graph, weight_bytes),
     ]
     if findings:  # There is no need to run a graph that cannot be served.

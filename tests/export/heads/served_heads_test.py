@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import toy_heads
+from serving_rules import rule_breaches
+from toy_saved import ALL_HEADS
 
 from export import saved_model
 from export.verification import verify
@@ -50,7 +52,7 @@ def weight_bytes(directory: str) -> int:
 @pytest.mark.slow  # A classifier: saved_model_test.py.
 @pytest.mark.parametrize("name", HEADS)
 def test_a_moved_directory_answers_alike_in_a_fresh_process(exported, name):
-    """And its graph has no op, function or signature that TensorFlow Serving refuses."""
+    """And its graph has no op or function that TensorFlow Serving refuses."""
     _, directory, probes = exported(name)
     report = verify.verify(directory, probes, weight_bytes(directory))
     assert report.largest_difference <= 1e-5
@@ -110,6 +112,12 @@ def test_a_description_tells_of_the_graph(exported, asked, name):
     columns = {key: [row[key] for row in rows] for key in rows[0]}
     for value in asked(name, "serving_default", **columns).values():
         assert len(value) == len(rows)
+
+
+@pytest.mark.slow(keep=[*HEADS, "classification", "sentence_embedding"])
+@pytest.mark.parametrize("name", ALL_HEADS)
+def test_signatures_follow_tensorflow_servings_rules(saved, name):
+    assert rule_breaches(verify.read_meta_graph(saved(name).directory).signature_def) == []
 
 
 @pytest.mark.parametrize("name", ["regression of pairs", "embeddings"])

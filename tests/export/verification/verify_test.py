@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_text as tf_text
+from serving_rules import rule_breaches
 
-from export import signatures
 from export.verification import probes, runner, verify
 from export.verification.runner import ProcessError
 from export.verification.verify import Probe
@@ -249,7 +249,7 @@ def test_rounding_is_sought_among_the_numbers_of_each_position():
 
 
 def _breaches(directory) -> list[str]:
-    return signatures.rule_breaches(verify.read_meta_graph(directory).signature_def)
+    return rule_breaches(verify.read_meta_graph(directory).signature_def)
 
 
 @pytest.mark.parametrize(
