@@ -17,7 +17,7 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Iterator
+import time
 
 from export import base_path
 from export.server import config_files
@@ -58,7 +58,8 @@ def serve(settings: ServerSettings) -> None:
     # Freezing what the imports created shortens the garbage collection after a version ends, which delays requests.
     gc.collect()
     gc.freeze()
-    with running_server(models, settings, batching) as server, _end_signals() as told:
+    with running_server(models, settings, batching) as server, contextlib.suppress(KeyboardInterrupt):
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
         lines = [
             f"Serving {name} (version {version}) at {base_path.model_url(host, server.rest.server_port, name)}"
             for name, version in server.served()
@@ -69,7 +70,8 @@ def serve(settings: ServerSettings) -> None:
         if settings.grpc_socket_path:
             lines.append(f"gRPC: unix:{settings.grpc_socket_path}")
         print("\n".join(lines), flush=True)
-        os.read(told, 1)
+        while True:  # A signal that arrives just before a sleep does not shorten it.
+            time.sleep(1)
     if server.rest.admission.in_progress or server.manager.is_loading:
         os._exit(0)  # A normal exit would wait for the threads of abandoned requests and loads, however long they run.
 
@@ -94,25 +96,6 @@ def _batching_parameters(settings: ServerSettings) -> config_files.BatchingParam
     if path or settings.enable_per_model_batching_parameters:
         raise InputError("Batching parameters need --enable_batching.")
     return None
-
-
-@contextlib.contextmanager
-def _end_signals() -> Iterator[int]:
-    """Turns SIGTERM and Ctrl-C, within the block, into a byte to read at the yielded file descriptor.
-
-    A handler runs between any two instructions of the main thread, which may hold a lock. `threading.Event.set` takes
-    a lock and could deadlock; writing to a pipe cannot.
-    """
-    readable, writable = os.pipe()
-    numbers = (signal.SIGTERM, signal.SIGINT)
-    before = [signal.signal(number, lambda *_: os.write(writable, b"\0")) for number in numbers]
-    try:
-        yield readable
-    finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)
-        os.close(readable)
-        os.close(writable)
 
 
 def _models(settings: ServerSettings) -> list[config_files.ModelSettings]:

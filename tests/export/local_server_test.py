@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import socket
+import time
 
 import pytest
 import tensorflow as tf
@@ -15,7 +16,7 @@ import toy_server
 from export import base_path as base_paths
 from export.server.config_files import ModelSettings, aspired_versions
 from export.server.servable import ServedModel
-from export.server.server_settings import ServerSettings
+from export.server.server_settings import DRAIN_SECONDS, ServerSettings
 from keras_bert.errors import InputError
 
 
@@ -120,7 +121,6 @@ def test_ctrl_c_while_the_model_loads_ends_the_command(base_path, runtime, onedn
     script = """
 import os, time
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
-from export import local_server
 from export.server import assembly
 
 def load(*_):
@@ -138,6 +138,38 @@ local_server.console_main()
         rest, errors = process.communicate(timeout=60)
         assert (process.returncode, rest) == (130, "")
         assert errors.splitlines() == ["-c: interrupted."]
+
+
+def test_a_second_signal_does_not_wait_for_requests(base_path):
+    script = """
+import threading
+from export.server import rest_routes
+
+def answer(*_):
+    print("answering", flush=True)
+    threading.Event().wait()
+
+rest_routes.RestRoutes.respond = answer
+local_server.console_main()
+"""
+    with toy_server.run_command(
+        "-c", script, f"--model_base_path={base_path}", "--rest_api_port=0", "--port=-1"
+    ) as process:
+        process.stdout.readline()
+        port = process.stdout.readline().rpartition(":")[2].strip("/\n")
+        with socket.create_connection(("127.0.0.1", int(port))) as connection:
+            connection.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert process.stdout.readline() == "answering\n"
+            process.send_signal(signal.SIGTERM)
+            with pytest.raises(OSError):  # It drains as soon as it takes no more connections.
+                while True:
+                    socket.create_connection(("127.0.0.1", int(port))).close()
+                    time.sleep(0.01)
+            process.send_signal(signal.SIGTERM)
+            begun = time.monotonic()
+            _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (130, "-c: interrupted.\n")
+    assert time.monotonic() - begun < DRAIN_SECONDS / 2
 
 
 def test_a_wrong_name_is_one_line(base_path):
