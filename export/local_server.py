@@ -37,6 +37,12 @@ def serve(settings: ServerSettings) -> None:
         InputError: there is no version to serve or it is damaged, a settings file is wrong, or an address cannot be
             bound.
     """
+    # Before anything imports TensorFlow, as the URL of a model or a settings file does.
+    memory.limit_arenas()
+    # gRPC's core writes to standard error itself, for example about a taken port or bytes that are not HTTP/2.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    if settings.runtime == "onnxruntime":  # No encoder needs oneDNN, which would keep memory for each input shape.
+        os.environ["TF_ENABLE_ONEDNN_OPTS"] = "0"
     models = _models(settings)
     for model in config_files.in_precision(models, settings.precision):
         config_files.aspired_versions(model)  # A wrong base path is refused before TensorFlow is imported.
@@ -45,11 +51,6 @@ def serve(settings: ServerSettings) -> None:
     settings = dataclasses.replace(settings, runtime=_runtime(settings.runtime))
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
 
-    memory.limit_arenas()
-    # gRPC's core writes to standard error itself, for example about a taken port or bytes that are not HTTP/2.
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    if settings.runtime == "onnxruntime":  # No encoder needs oneDNN, which would keep memory for each input shape.
-        os.environ["TF_ENABLE_ONEDNN_OPTS"] = "0"
     # Imported late: this imports TensorFlow, and --help should not wait for that.
     from export.server.assembly import running_server
     from export.server.servable import begin_quietly

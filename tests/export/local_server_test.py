@@ -14,7 +14,10 @@ import tensorflow as tf
 import toy_server
 
 from export import base_path as base_paths
+from export import local_server
+from export.server import config_files
 from export.server.config_files import ModelSettings, aspired_versions
+from export.server.runtime import memory
 from export.server.servable import ServedModel
 from export.server.server_settings import DRAIN_SECONDS, ServerSettings
 from keras_bert.errors import InputError
@@ -121,6 +124,7 @@ def test_ctrl_c_while_the_model_loads_ends_the_command(base_path, runtime, onedn
     script = """
 import os, time
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+from export import local_server
 from export.server import assembly
 
 def load(*_):
@@ -140,9 +144,27 @@ local_server.console_main()
         assert errors.splitlines() == ["-c: interrupted."]
 
 
+def test_a_url_finds_memory_and_onednn_already_set(monkeypatch):
+    """Reading it imports TensorFlow."""
+    done = []
+
+    def read(path):
+        done.append((path, os.environ["TF_ENABLE_ONEDNN_OPTS"]))
+        raise InputError("read")
+
+    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "1")
+    monkeypatch.setenv("GRPC_VERBOSITY", "NONE")
+    monkeypatch.setattr(memory, "limit_arenas", lambda: done.append("arenas"))
+    monkeypatch.setattr(config_files, "read_model_config", read)
+    with pytest.raises(InputError, match="read"):
+        local_server.serve(ServerSettings(model_config_file="gs://bucket/models.config", runtime="onnxruntime"))
+    assert done == ["arenas", ("gs://bucket/models.config", "0")]
+
+
 def test_a_second_signal_does_not_wait_for_requests(base_path):
     script = """
 import threading
+from export import local_server
 from export.server import rest_routes
 
 def answer(*_):
