@@ -48,7 +48,7 @@ def serve(settings: ServerSettings) -> None:
         config_files.aspired_versions(model)  # A wrong base path is refused before TensorFlow is imported.
     batching = _batching_parameters(settings)
     config_files.read_keys(settings.api_key)
-    settings = dataclasses.replace(settings, runtime=_runtime(settings.runtime))
+    settings = dataclasses.replace(settings, runtime=_runtime(settings))
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
 
     # Imported late: this imports TensorFlow, and --help should not wait for that.
@@ -77,14 +77,15 @@ def serve(settings: ServerSettings) -> None:
         os._exit(0)  # A normal exit would wait for the threads of abandoned requests and loads, however long they run.
 
 
-def _runtime(wanted: str) -> str:
+def _runtime(settings: ServerSettings) -> str:
     """Returns the runtime of the encoders: TensorFlow if `auto` finds no ONNX Runtime, else as wanted."""
-    missing = missing_packages("onnx") if wanted == "auto" else []
+    # TensorFlow alone computes in bfloat16.
+    missing = missing_packages("onnx") if settings.runtime == "auto" and settings.precision != "bfloat16" else []
     if not missing:
-        return wanted
+        return settings.runtime
     print(
-        f"bert-serve: {' and '.join(missing)} not installed, so TensorFlow computes the encoders: a single text takes "
-        "up to 2.4 times as long. To change it, run: pip install 'keras-bert-zoo[onnx]'",
+        f"bert-serve: {' and '.join(missing)} not installed, so TensorFlow computes the encoders: a phrase takes about "
+        "twice as long. To change it, run: pip install 'keras-bert-zoo[onnx]'",
         file=sys.stderr,
     )
     return "tensorflow"
