@@ -4,13 +4,14 @@ Shapes: B batch, M masks, V vocabulary.
 """
 
 import numpy as np
-import tensorflow as tf
 
 from export import signatures
 from export.heads.base import About, Head
 from export.verification import probes
-from keras_bert.answers import masked_texts, pieces, text_bounds
-from keras_bert.answers.fill_mask import MaskAnswers
+from export.verification.verify import TOLERANCE
+from keras_bert.answers import masked_texts, text_bounds
+from keras_bert.answers.fill_mask import TIE, MaskAnswers
+from keras_bert.answers.pieces import in_pieces
 from keras_bert.errors import InputError
 from keras_bert.models import BertPretrainer
 from keras_bert.presets import weights
@@ -60,24 +61,23 @@ class FillMask(MaskAnswers, Head):
         return probes.on_cpu(lambda text: masked_texts.encode(self.preprocessor, text), texts["text"])
 
     def expected(self, model, texts, encoded):
-        tokens = probes.as_bytes(self.preprocessor.tokenizer.get_vocabulary())
-        is_mask = encoded["mask_positions"] >= 0
-        inputs = {name: encoded[name] for name in ("token_ids", "segment_ids", "padding_mask")}
-        inputs["mask_positions"] = np.maximum(encoded["mask_positions"], 0)
+        """Computes the right answers eagerly.
 
-        def rank(outputs, rows):
-            logits = model.get_layer("masked_lm")(outputs["sequence_output"], mask_positions=rows["mask_positions"])
-            named = tf.nn.softmax(logits)[..., : len(tokens)]  # [B, M, V]
-            return tf.math.top_k(named, min(self.top_k + 1, len(tokens)))._asdict()
+        A text is undecided if rounding decides which tokens of a mask are the most probable, or which count as equal.
+        """
+        size = self.preprocessor.tokenizer.vocabulary_size()
+        wider = FillMask(self.model, self.preprocessor, min(self.top_k + 1, size))
 
-        ranked = probes.on_cpu(lambda rows: pieces.in_pieces(text_bounds.find_backbone(model), rows, rank), inputs)
-        answer = {
-            "tokens": np.where(is_mask[..., None], tokens[ranked["indices"][..., : self.top_k]], np.array(b"", object)),
-            "probabilities": np.where(is_mask[..., None], ranked["values"][..., : self.top_k], np.float32(0)),
-        }
-        undecided = (probes.undecided(ranked["values"], self.top_k) & is_mask).any(axis=1)
-        of_text = {"positions": encoded["characters"], "num_masks": encoded["num_masks"]}
-        by_text = {**answer, **of_text}
+        def fill(outputs, rows):
+            more = wider.fill_piece(model, outputs, rows)["probabilities"]
+            return {**self.fill_piece(model, outputs, rows), "more": more}
+
+        inputs = {name: encoded[name] for name in ("token_ids", "segment_ids", "padding_mask", "mask_positions")}
+        answer = probes.on_cpu(lambda rows: in_pieces(text_bounds.find_backbone(model), rows, fill), inputs)
+        largest = np.sort(answer.pop("more"), axis=-1)[..., ::-1]
+        is_near = largest[..., :-1] - largest[..., 1:] <= TIE * largest[..., :-1] + 2 * TOLERANCE
+        undecided = (is_near.any(axis=-1) & (encoded["mask_positions"] >= 0)).any(axis=1)
+        by_text = {**answer, "positions": encoded["characters"], "num_masks": encoded["num_masks"]}
         return {signatures.SERVING_DEFAULT: (by_text, undecided), signatures.TOKEN_IDS: (answer, undecided)}
 
     # === Other targets ===
@@ -110,7 +110,7 @@ class FillMask(MaskAnswers, Head):
             ["The capital of France is [MASK].", "She [MASK] the door and [MASK] in."],
             {"text": "string: the text, with [MASK] where a token is to be named"},
             {**outputs, **of_text},
-            token_inputs={"mask_positions": "which of the ids to name; -1 for none"},
+            token_inputs={"mask_positions": "positions of the ids to predict; -1 for none"},
             token_outputs=outputs,
             more={"top_k": count},
         )

@@ -18,7 +18,7 @@ from keras_bert.tokenization.preprocessor import BertPreprocessor
 # Number of masks whose logits are in memory at a time: 31 MB for a vocabulary of 30,522.
 _MASKS_AT_A_TIME = 256
 # Log-probabilities that differ by at most this count as equal: the token with the lower id comes first.
-_TIE = 1e-4
+TIE = 1e-4
 
 
 class MaskAnswers(Answers):
@@ -54,9 +54,10 @@ class MaskAnswers(Answers):
 
     def _fill(self, model: keras.Model, encoded: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """Names the best tokens, of real masks only: `tokens`, string [B, M, K], and their `probabilities`."""
-        return in_pieces(text_bounds.find_backbone(model), encoded, lambda *both: self._fill_piece(model, *both))
+        return in_pieces(text_bounds.find_backbone(model), encoded, lambda *both: self.fill_piece(model, *both))
 
-    def _fill_piece(self, model: keras.Model, outputs: Mapping, encoded: Mapping) -> dict[str, tf.Tensor]:
+    def fill_piece(self, model: keras.Model, outputs: Mapping, encoded: Mapping) -> dict[str, tf.Tensor]:
+        """Names the best tokens, as `_fill` returns them, from the encoder's outputs and inputs."""
         states, mask_positions = outputs["sequence_output"], encoded["mask_positions"]
         is_mask = mask_positions >= 0  # [B, M]
         flat_positions = tf.range(tf.shape(states)[0])[:, tf.newaxis] * tf.shape(states)[1] + mask_positions
@@ -78,7 +79,7 @@ class MaskAnswers(Answers):
             # The table may have more rows than the vocabulary has tokens. They take part in the softmax, but have no
             # name.
             best, best_ids = tf.math.top_k(tf.nn.softmax(logits)[:, :size], self.top_k)
-            order = settle_ties(tf.math.log(best), best_ids, _TIE)
+            order = settle_ties(tf.math.log(best), best_ids, TIE)
             best, best_ids = (tf.gather(column, order, batch_dims=1) for column in (best, best_ids))
             longer = tf.concat([ids, best_ids], axis=0), tf.concat([probabilities, best], axis=0)
             return start + _MASKS_AT_A_TIME, *longer

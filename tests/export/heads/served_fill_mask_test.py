@@ -12,6 +12,7 @@ from toy_classifier import VOCABULARY, assets
 
 from export.heads.fill_mask import FillMask
 from export.heads.loading import load_head
+from export.verification import probes
 from keras_bert import BertBackbone, BertPreprocessor, BertPretrainer, BertTokenizer
 from keras_bert.answers import fill_mask, masked_texts
 from keras_bert.errors import InputError
@@ -132,6 +133,25 @@ def test_of_equal_tokens_the_lower_id_comes_first(head):
         answer = FillMask(head.model, head.preprocessor, top_k=len(VOCABULARY)).answer_texts(head.model, texts)
         assert [token.decode() for token in answer["tokens"].numpy()[0, 0]] == VOCABULARY
     layer.output_bias.assign(before)
+
+
+def test_likely_tokens_that_count_as_equal_are_no_wrong_answer(head):
+    """Their probabilities differ by more than is allowed, and the token with the lower id is a little less likely."""
+    layer, two = head.model.get_layer("masked_lm"), FillMask(head.model, head.preprocessor, top_k=2)
+    texts = {"text": probes.as_bytes(["the [MASK]"])}
+    encoded = two.encode(texts)
+    inputs = {name: encoded[name] for name in ("token_ids", "segment_ids", "padding_mask", "mask_positions")}
+    before = layer.output_bias.numpy()
+    layer.output_bias.assign(np.zeros_like(before))
+    bias = np.full_like(before, -99.0)
+    bias[5:7] = -head.model(inputs)["masked_lm"].numpy()[0, 0, 5:7] + np.float32([0.0, 8e-5])
+    layer.output_bias.assign(bias)
+    answer, undecided = two.expected(head.model, texts, encoded)["serving_default"]
+    served = two.answer_texts(head.model, {"text": tf.constant(texts["text"])})
+    layer.output_bias.assign(before)
+    assert served["tokens"].numpy().tolist() == [[[VOCABULARY[5].encode(), VOCABULARY[6].encode()]]]
+    assert undecided[0] or answer["tokens"].tolist() == served["tokens"].numpy().tolist()
+    np.testing.assert_allclose(np.sort(answer["probabilities"]), np.sort(served["probabilities"]), atol=1e-5)
 
 
 # === Loading ===
