@@ -39,7 +39,8 @@ class WordHead(WordAnswers, WindowedHead):
 
     @classmethod
     def load(cls, trained, sequence_length=None, **settings):
-        if sequence_length is not None:  # A stride that fits the training's sequences may be too long for shorter ones.
+        stride = trained[-1].get("doc_stride") or 0
+        if sequence_length is not None and stride > sequence_length - SPECIAL_TOKENS:  # Shorter than in training.
             settings = {"doc_stride": None, **settings}
         return super().load(trained, sequence_length, **settings)
 

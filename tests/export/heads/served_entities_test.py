@@ -358,6 +358,7 @@ def test_a_trained_model_is_loaded_and_its_graph_verified(tmp_path, monkeypatch)
     head = load_head(str(tmp_path / "model"), max_tokens=100)
     assert (head.doc_stride, head.max_tokens, head.labels) == (10, 100, LABELS)
     assert load_head(str(tmp_path / "model"), sequence_length=10).doc_stride == 4
+    assert [load_head(str(tmp_path / "model"), sequence_length=length).doc_stride for length in (12, 32)] == [10, 10]
     loaded = save_as_described(head, str(tmp_path / "served"), monkeypatch)
     ids = {"token_ids": [[2, 5, 3, 6, 3, 0]], "segment_ids": [[0] * 6], "lengths": [5]}
     outputs = ask(loaded, "token_ids", ids)
