@@ -43,16 +43,6 @@ def excess(cost: Cost, tolerance: float) -> float:
     return max(lost, max(share, noise) / LABELS_PER_POINT) / max(tolerance, 1e-9)
 
 
-def describe(cost: Cost) -> str:
-    """Returns what integers change as text."""
-    changed = f", {cost.num_changed} of {cost.num_named} names changed" if cost.num_named else ""
-    scored = f"; {cost.metric} {cost.points[1]:.2f} (float32: {cost.points[0]:.2f})" if cost.metric else ""
-    return (
-        f"{cost.num_texts} real texts, difference from float32 {cost.largest:.1e} at most, {cost.noise:.2g}% of "
-        f"the variance{changed}{scored}"
-    )
-
-
 class Decision(NamedTuple):
     """The products to compute in 8 bits, and what that costs.
 
@@ -74,7 +64,7 @@ class Decision(NamedTuple):
         """Returns the decision for the user."""
         return [
             f"{len(self.products)} of {self.num_products} products in 8 bits, for bert-serve --precision=int8",
-            f"measured on {self.source}: {describe(self.cost)}",
+            f"measured on {self.source}: {self.cost.described()}",
             f"time relative to float32 on this CPU: {real_text.shown_times(self.times)}",
         ]
 
@@ -158,7 +148,7 @@ def decide(head: Head, held_out: HeldOut | None, tolerance: float) -> Decision:
     if excess(cost, tolerance) > 1.0:
         raise InputError(
             f"--int8: 8 bits cost more than --int8_tolerance={tolerance:g} allows, even in {len(order)} of "
-            f"{len(trial.products)} products. Measured on {source}: {describe(cost)}. Nothing was exported: "
+            f"{len(trial.products)} products. Measured on {source}: {cost.described()}. Nothing was exported: "
             "leave out --int8, or allow more."
         )
     runners = (functools.partial(trial.answers, trial.encoder(products)) for products in ((), order))

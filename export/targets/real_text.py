@@ -85,7 +85,7 @@ class Cost(NamedTuple):
 
     Attributes:
         num_texts: number of rows compared.
-        largest, mean: largest and mean difference of two numbers.
+        largest: largest difference of two numbers.
         noise: mean squared difference in percent of the numbers' variance.
         num_named, num_changed: number of strings in the answers (labels, tokens, tags), and how many of them changed.
         metric: name of the task's metric; None if it was not measured.
@@ -94,13 +94,21 @@ class Cost(NamedTuple):
 
     num_texts: int
     largest: float
-    mean: float
     noise: float
     num_named: int
     num_changed: int
     metric: str | None = None
     points: tuple[float, float] = (0.0, 0.0)
 
+
+    def described(self) -> str:
+        """Returns the differences as text."""
+        changed = f", {self.num_changed} of {self.num_named} names changed" if self.num_named else ""
+        scored = f"; {self.metric} {self.points[1]:.2f} (float32: {self.points[0]:.2f})" if self.metric else ""
+        return (
+            f"{self.num_texts} real texts, difference from float32 {self.largest:.1e} at most, {self.noise:.2g}% of "
+            f"the variance{changed}{scored}"
+        )
 
 def cost_of(right: Sequence[Arrays], answers: Sequence[Arrays]) -> Cost:
     """Compares answers to the same requests, `right` in float32."""
@@ -117,7 +125,7 @@ def cost_of(right: Sequence[Arrays], answers: Sequence[Arrays]) -> Cost:
     joined = np.concatenate(differences)
     noise = 100 * float(np.square(joined).sum()) / max(squares, 1e-30)
     num_texts = sum(len(next(iter(answer.values()))) for answer in right)
-    return Cost(num_texts, float(joined.max(initial=0.0)), float(joined.mean()), noise, num_named, num_changed)
+    return Cost(num_texts, float(joined.max(initial=0.0)), noise, num_named, num_changed)
 
 
 def relative_times(head: Head, run: Runner, other: Runner) -> dict[int, float]:

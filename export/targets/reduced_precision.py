@@ -4,8 +4,6 @@ The encoder's products are computed in bfloat16, which is faster on processors w
 (`export/graph/served_backbone.py`). Attention, LayerNorm, softmax and heads stay float32.
 """
 
-from collections.abc import Mapping
-
 import numpy as np
 
 from export import saved_model, signatures
@@ -58,15 +56,9 @@ def measure(head: Head, float_directory: str, directory: str) -> list[str]:
     runners = [real_text.saved_model_runner(path) for path in (float_directory, directory)]
     asked = real_text.requests(head, _COMPARED_BATCHES)
     cost = real_text.cost_of(*(run(asked) for run in runners))
-    return describe(cost, real_text.relative_times(head, *runners))
-
-
-def describe(cost: real_text.Cost, times: Mapping[int, float]) -> list[str]:
-    """Returns accuracy and speed as text; `times` by the rows of a request, relative to float32."""
-    named = f", {cost.num_named - cost.num_changed} of {cost.num_named} names alike" if cost.num_named else ""
-    verdict = "it pays on this CPU" if max(times.values()) < 1.0 else "it does not pay on this CPU, but for its size"
+    times = real_text.relative_times(head, *runners)
+    verdict = "faster on this CPU" if max(times.values()) < 1.0 else "not faster on this CPU; it only saves space"
     return [
-        f"accuracy: {cost.num_texts} real texts, difference from float32 {cost.mean:.1e} in the mean, "
-        f"{cost.largest:.1e} at most{named}",
+        f"accuracy: {cost.described()}",
         f"speed: time relative to float32 {real_text.shown_times(times)}: {verdict}",
     ]

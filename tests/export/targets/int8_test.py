@@ -100,11 +100,11 @@ def test_what_costs_too_much_is_refused_and_leaves_nothing(head, tmp_path, monke
 
 
 def test_what_is_allowed():
-    cost = real_text.Cost(100, 0.1, 0.01, 3.0, 100, 1)
+    cost = real_text.Cost(100, 0.1, 3.0, 100, 1)
     assert int8.excess(cost, 0.5) == 1.0 and int8.excess(cost._replace(num_changed=2), 0.5) == 2.0
     scored = cost._replace(metric="accuracy", points=(90.0, 89.0), num_changed=0)
     assert int8.excess(scored, 0.5) == 2.0 and int8.excess(scored, 2.0) == 0.5
-    assert "accuracy 89.00 (float32: 90.00)" in int8.describe(scored)
+    assert "accuracy 89.00 (float32: 90.00)" in scored.described()
     assert int8.excess(cost._replace(num_named=0, num_changed=0), 0.5) == 3.0  # Vectors have no names.
 
 
