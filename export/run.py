@@ -126,8 +126,13 @@ def export(settings: ExportSettings) -> str:
     wanted = [name for name in targets.TARGETS if getattr(settings, name)]
     own = {name: getattr(settings, name) for head in HEADS.values() for name in head.settings}
     source = settings.model_dir or settings.preset
+    saved_model.check_target(settings.export_dir, settings.version, settings.with_cc)
     training = card.find_card(source)  # Before a version is published, since the card may be unreadable.
     head = load_head(source, settings.task, sequence_length=settings.max_seq_length, **own)
+    if settings.bfloat16:
+        from export.targets import reduced_precision
+
+        reduced_precision.check_attention(head)
     decision = _decide(settings, head)
     described, int8 = decision.lines() if decision else [], decision.products if decision else ()
     try:

@@ -13,10 +13,20 @@ from export.graph.model_copies import is_float32, rebuild, rebuild_for_serving
 from export.heads.base import Head
 from export.heads.classification import Classification, LabelSet
 from export.heads.loading import HEADS
-from export.verification import verify
+from export.verification import cc_check, verify
 from keras_bert.answers.text_bounds import find_backbone
 from keras_bert.errors import InputError
-from keras_bert.files import absolute, atomic_path, check_writable, is_remote, read_json, temporary_path, write_json
+from keras_bert.files import (
+    absolute,
+    atomic_path,
+    check_writable,
+    exists,
+    is_directory,
+    is_remote,
+    read_json,
+    temporary_path,
+    write_json,
+)
 from keras_bert.tokenization.preprocessor import BertPreprocessor
 
 _REPORT_FILE = os.path.join("assets.extra", "verification.json")
@@ -62,6 +72,24 @@ def export_model(
     return export_head(head_class(model, preprocessor, **given), directory, version, with_cc)
 
 
+def check_target(directory: str, version: int | None, with_cc: str) -> None:
+    """Refuses what cannot become a version before anything that takes long, and makes no local directory.
+
+    Args:
+        directory, version, with_cc: as in `export_head`.
+
+    Raises:
+        InputError: the version exists, the base path cannot be written, or there is no compiler for `with_cc="on"`.
+    """
+    place = directory = absolute(directory)
+    while not is_remote(place) and not exists(place):
+        place = os.path.dirname(place)
+    check_writable(place)
+    _check_version_is_free(directory, version)
+    if with_cc == "on":
+        cc_check.require_compiler()
+
+
 def export_head(
     head: Head, directory: str, version: int | None = None, with_cc: str = "auto", int8: Mapping | None = None
 ) -> str:
@@ -95,9 +123,9 @@ def export_head(
             "A model with LoRA's factors or quantized weights cannot be exported. Export what `save_to_preset` "
             "writes, which merges LoRA. For 8 bits, export floats by bert-export --int8."
         )
+    check_target(directory, version, with_cc)
     directory = absolute(directory)
     check_writable(directory)
-    _check_version_is_free(directory, version)
     if is_remote(directory):
         version = next_version(directory) if version is None else version
         with atomic_path(os.path.join(directory, str(version))) as temporary:
@@ -117,7 +145,7 @@ def read_report(version_directory: str) -> verify.Report:
 
 
 def _check_version_is_free(directory: str, version: int | None) -> None:
-    for number, path in numbered_versions(directory):
+    for number, path in numbered_versions(directory) if is_directory(directory) else ():
         if number == version:
             raise InputError(f"{path}: this version exists. Choose another --version.")
 

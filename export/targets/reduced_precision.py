@@ -21,6 +21,16 @@ BFLOAT16 = verify.Rounding(tolerance=2.0**-4, least_scale=0.0)
 _COMPARED_BATCHES = (*real_text.BATCH_SIZES, *(32,) * 5)
 
 
+def check_attention(head: Head) -> None:
+    """Raises InputError if the model reads from left to right, which is computed only by Keras in float32."""
+    attention = find_backbone(head.model).bert_config.attention
+    if attention != "bidirectional":
+        raise InputError(
+            f"--bfloat16: expected a model that reads in both directions. Received: attention={attention!r}. Leave out "
+            "the flag."
+        )
+
+
 def write_bfloat16(head: Head, directory: str, with_cc: str = "off") -> verify.Report:
     """Writes the version in bfloat16 and verifies its numbers against the Keras model in float32.
 
@@ -33,15 +43,10 @@ def write_bfloat16(head: Head, directory: str, with_cc: str = "off") -> verify.R
         with_cc: one of `verify.WITH_CC`, whether to run the C++ program as well.
 
     Raises:
-        InputError: the model reads from left to right, which is computed only by Keras in float32.
+        InputError: as `check_attention`.
         VerificationError: a number is off by more than `BFLOAT16` allows.
     """
-    attention = find_backbone(head.model).bert_config.attention
-    if attention != "bidirectional":
-        raise InputError(
-            f"--bfloat16: expected a model that reads in both directions. Received: attention={attention!r}. Leave out "
-            "the flag."
-        )
+    check_attention(head)
     probes = []
     for probe in head.probes(saved_model.rebuild(head.model)):
         # The number of one row may be near zero by chance, and says nothing about the scale.

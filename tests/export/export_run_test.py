@@ -20,9 +20,10 @@ from export import run as export_run
 from export import saved_model
 from export import targets as export_targets
 from export.heads import loading
+from export.heads.classification import Classification
 from export.heads.loading import load_head
 from export.run import ExportSettings
-from export.verification import verify
+from export.verification import cc_check, verify
 from keras_bert import BertPreprocessor, BertTokenizer
 from keras_bert.errors import InputError
 from keras_bert.models import BertMultipleChoice, BertSpanLabeler, BertTextClassifier, BertTokenClassifier
@@ -244,6 +245,36 @@ def test_a_model_that_keras_trained_is_served_as_it_answers(tmp_path):
 @pytest.mark.parametrize(("task", "part"), [("multiple_choice", '"choices"'), ("regression", '"text_pair"')])
 def test_bert_export_of_other_tasks(models, tmp_path, quick, task, part):
     assert part in _export(models[task], str(tmp_path / "model"), max_seq_length=20)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"export_dir": "{}/served", "version": 1}, "served/1: this version exists"),
+        ({"export_dir": "{}/served/1/file/new"}, "served/1/file: cannot be created"),
+        ({"export_dir": "{}/new", "with_cc": "on"}, "needs Linux and g"),
+    ],
+)
+def test_a_target_is_refused_before_the_model_is_loaded(tmp_path, monkeypatch, settings, message):
+    """A search embeds its passages as it is loaded."""
+    (tmp_path / "served" / "1").mkdir(parents=True)
+    (tmp_path / "served" / "1" / "file").touch()
+    monkeypatch.setattr(loading, "load_head", None)
+    monkeypatch.setattr(cc_check, "find_compiler", lambda: None)
+    settings = settings | {"export_dir": settings["export_dir"].format(tmp_path)}
+    with pytest.raises(InputError, match=message):
+        export_run.export(ExportSettings(model_dir="model", **settings))
+    assert os.listdir(tmp_path) == ["served"]
+
+
+def test_bfloat16_from_left_to_right_is_refused_before_anything_is_measured(tmp_path, monkeypatch):
+    model = BertTextClassifier(toy_heads.backbone(attention="left_to_right"), len(LABELS), compile=False)
+    head = Classification(model, BertPreprocessor(BertTokenizer(VOCABULARY), SEQUENCE_LENGTH), LABELS)
+    monkeypatch.setattr(loading, "load_head", lambda *_, **__: head)
+    monkeypatch.setattr(export_run, "_decide", None)
+    with pytest.raises(InputError, match="--bfloat16: expected a model that reads in both directions"):
+        _export("model", str(tmp_path / "served"), bfloat16=True)
+    assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.parametrize("name", ["a b", "a:b"])
