@@ -15,8 +15,9 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
-from keras_bert.files import absolute
+from keras_bert.files import absolute, file_states
 
+# Seconds until a program is given up. A program that runs an export gets another for each MB that it has to read.
 _TIMEOUT_S = 600
 
 # Signature and inputs by name.
@@ -52,7 +53,8 @@ def ask(
     with tempfile.TemporaryDirectory(prefix="keras-bert-zoo-") as folder:
         files = [os.path.join(folder, name) for name in ("requests", "answers")]
         write_requests(files[0], requests)
-        run([*program, absolute(directory), *files, *more], environment or {})
+        size = sum(size for size, _ in file_states(directory).values())
+        run([*program, absolute(directory), *files, *more], environment or {}, _TIMEOUT_S + size // 10**6)
         return read_answers(files[1])
 
 
@@ -72,8 +74,10 @@ def read_answers(path: str) -> list[dict[str, np.ndarray]]:
     return [{name: tf.make_ndarray(value.tensor) for name, value in node.attr.items()} for node in answers.node]
 
 
-def run(command: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
-    """Runs a command and returns its standard output; if `environment` is None, it has this process's.
+def run(command: Sequence[str], environment: Mapping[str, str] | None = None, seconds: int = _TIMEOUT_S) -> str:
+    """Runs a command for so many seconds at most, and returns its standard output.
+
+    If `environment` is None, the command has this process's.
 
     Raises:
         ProcessError: the command cannot be run, failed, or did not end in time.
@@ -87,11 +91,11 @@ def run(command: Sequence[str], environment: Mapping[str, str] | None = None) ->
             errors="replace",
             env=environment,
             cwd=os.path.sep,
-            timeout=_TIMEOUT_S,
+            timeout=seconds,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise ProcessError(f"{name} did not end within {_TIMEOUT_S} seconds") from None
+        raise ProcessError(f"{name} did not end within {seconds} seconds; end other programs of this machine") from None
     except OSError as error:
         raise ProcessError(f"{command[0]}: cannot be run ({error.strerror})") from error
     if process.returncode != 0:

@@ -245,6 +245,16 @@ def test_rounding_is_sought_among_the_numbers_of_each_position():
     assert probes.undecided(numbers, 2).tolist() == [[True, True, False]]
 
 
+def test_a_large_version_gets_more_time(tmp_path, monkeypatch):
+    with open(tmp_path / "weights", "wb") as file:
+        file.truncate(50 * 10**6)
+    limits = []
+    monkeypatch.setattr(runner, "run", lambda _command, _environment, seconds: limits.append(seconds))
+    with pytest.raises(FileNotFoundError):  # There are no answers.
+        runner.ask(["program"], str(tmp_path), [])
+    assert limits == [650]
+
+
 # === Rules of signatures ===
 
 
