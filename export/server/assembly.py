@@ -28,6 +28,7 @@ from keras_bert.files import file_states, is_file
 
 # Bytes of bodies held at once, in units of the largest body: once parsed, a body takes up to about 50 times its size.
 _LONGEST_BODIES = 64
+_CLOSING_SECONDS = 1.0  # Between looks for ended versions to close, without --file_system_poll_wait_seconds.
 
 
 class RunningServer(NamedTuple):
@@ -134,7 +135,9 @@ def running_server(
             stack.callback(grpc.stop)  # Starts before REST ends, so that both stop taking requests together.
         if scheduler:
             stack.callback(scheduler.hurry)
-        polls = [(manager.poll, settings.file_system_poll_wait_seconds)]
+        seconds = settings.file_system_poll_wait_seconds
+        # A reload ends versions without any poll; requests may use them for a while.
+        polls = [(manager.poll, seconds) if seconds else (manager.close_ended, _CLOSING_SECONDS)]
         if settings.model_config_file:
             follow = _config_follower(manager, settings.model_config_file, models)
             polls.append((follow, settings.model_config_file_poll_wait_seconds))

@@ -220,7 +220,7 @@ class ModelManager:
             if refusal and not self._models:
                 for model in added.values():
                     self._unload(model, keep=set())
-                self._collect()
+                self.close_ended()
                 raise refusal
             for name in failed:
                 old = self._models.get(name)
@@ -232,7 +232,7 @@ class ModelManager:
                 self._unload(model, keep=_common(model.versions, added[name].versions if name in added else {}))
             for name in added.keys() - failed:
                 self._unload(added[name], keep={number for number, _ in aspired[name]})
-            self._collect()
+            self.close_ended()
             if refusal:
                 raise refusal
 
@@ -265,7 +265,7 @@ class ModelManager:
                 numbers = {number for number, _ in aspired}
                 if not numbers or numbers & set(model.available()):
                     self._unload(model, numbers)
-                self._collect()  # Before the next model loads, which takes seconds under load, and memory for both.
+                self.close_ended()  # Before the next model loads, which takes seconds under load, and memory for both.
 
     def close(self) -> None:
         """Stops serving; a version in use is unloaded after its last request, and a loading one is not served."""
@@ -329,8 +329,8 @@ class ModelManager:
             for number in ended[:-_MAX_ENDED]:
                 del model.versions[number]
 
-    def _collect(self) -> None:
-        """Frees the memory of ended versions, whose graphs are reference cycles."""
+    def close_ended(self) -> None:
+        """Closes ended versions and frees their memory; their graphs are reference cycles."""
         with self._lock:
             ended, self._ended = self._ended, []
         for servable in ended:

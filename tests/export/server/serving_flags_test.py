@@ -2,6 +2,7 @@
 
 import http.client
 import os
+import shutil
 import subprocess
 import threading
 
@@ -18,6 +19,7 @@ from tensorflow_serving.apis import get_model_status_pb2, model_service_pb2_grpc
 
 from export.server import servable
 from export.server.admission import Admission
+from export.server.config_files import ModelSettings
 from export.server.grpc_messages import to_tensor
 from export.server.grpc_server import GrpcServer
 from export.server.model_manager import ModelManager
@@ -79,6 +81,18 @@ def test_a_unix_socket(server, socket_path):
         stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
         tensor = stub.Predict(half_plus.request([1.0]), timeout=30).outputs["y"]
     assert np.frombuffer(tensor.tensor_content, np.float32) == [3.5] and not tensor.float_val
+
+
+def test_without_polls_a_version_that_a_reload_ended_is_closed_after_its_last_request(base_path, tmp_path, monkeypatch):
+    closed, settings = threading.Event(), ModelSettings("half", str(tmp_path / "half"))
+    shutil.copytree(base_path, settings.base_path)
+    monkeypatch.setattr(servable.Servable, "close", lambda _: closed.set())
+    with toy_server.running(settings.base_path, name="half", file_system_poll_wait_seconds=0.0) as server:
+        with server.manager.use("half"):
+            shutil.copytree(f"{settings.base_path}/1", f"{settings.base_path}/2")
+            server.manager.apply([settings])
+            assert not closed.is_set()
+        assert closed.wait(30)
 
 
 def test_a_unix_socket_that_another_server_listens_on_is_not_taken_over(server, socket_path):
