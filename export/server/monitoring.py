@@ -106,15 +106,15 @@ class Tracing:
             return
         try:
             from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-            from opentelemetry.sdk.resources import Resource
+            from opentelemetry.sdk.resources import OTELResourceDetector, Resource
             from opentelemetry.sdk.trace import TracerProvider, export
         except ImportError:
             advice = "To trace them, run: pip install 'keras-bert-zoo[tracing]'"
             print(f"bert-serve: requests are not traced. {advice}", file=sys.stderr)
             return
-        # Remaining spans are sent at the end of the process.
-        name = os.environ.get("OTEL_SERVICE_NAME", "bert-serve")
-        provider = TracerProvider(resource=Resource.create({"service.name": name}))
+        # The variables may name the service: OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES.
+        resource = Resource.create({"service.name": "bert-serve"}).merge(OTELResourceDetector().detect())
+        provider = TracerProvider(resource=resource)  # Remaining spans are sent at the end of the process.
         provider.add_span_processor(export.BatchSpanProcessor(OTLPSpanExporter()))
         self._tracer = provider.get_tracer("bert-serve")
 
@@ -182,7 +182,7 @@ class Metrics:
         start = time.perf_counter()
         status = "INTERNAL"
         try:
-            with self._tracing.request(f"{api.capitalize()} {model_name}"):
+            with self._tracing.request(f"{api[0].upper()}{api[1:]} {model_name}"):
                 yield
             status = "OK"
             self.request_latency.labels(model_name, api, entrypoint).observe((time.perf_counter() - start) * 1e6)

@@ -10,7 +10,9 @@ import time
 import grpc
 import pytest
 import toy_server
-from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
+from tensorflow_serving.apis import get_model_metadata_pb2, predict_pb2, prediction_service_pb2_grpc
+
+from export.server.monitoring import Tracing
 
 pytest.importorskip("opentelemetry.sdk")
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -63,15 +65,19 @@ def test_spans_continue_the_clients_traces(tmp_path, monkeypatch):
                 stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
                 with pytest.raises(grpc.RpcError, match="input size does not match"):
                     stub.Predict(request, metadata=(("traceparent", TRACEPARENT),), timeout=30)
+                asked = get_model_metadata_pb2.GetModelMetadataRequest(metadata_field=["signature_def"])
+                asked.model_spec.name = "toy"
+                stub.GetModelMetadata(asked, timeout=30)
             end = time.monotonic() + 30
-            while len(spans) < 3 and time.monotonic() < end:
+            while len(spans) < 4 and time.monotonic() < end:
                 time.sleep(0.05)
     assert [(name, span.name) for name, span in spans] == [
         ("bert-serve", "Predict toy"),
         ("bert-serve", "Predict "),
         ("bert-serve", "Predict toy"),
+        ("bert-serve", "GetModelMetadata toy"),
     ]
-    rest, alone, by_grpc = (span for _, span in spans)
+    rest, alone, by_grpc = (span for _, span in spans[:3])
     for span in (rest, by_grpc):
         assert (span.trace_id.hex(), span.parent_span_id.hex()) == (TRACE, PARENT)
     assert alone.trace_id.hex() != TRACE and not alone.parent_span_id
@@ -80,9 +86,13 @@ def test_spans_continue_the_clients_traces(tmp_path, monkeypatch):
     assert set(times) == {"bert_serve.queue_ms", "bert_serve.inference_ms"} and times["bert_serve.inference_ms"] > 0
 
 
-def test_without_the_extra_it_says_so_once(monkeypatch, capsys):
-    from export.server.monitoring import Tracing
+def test_opentelemetrys_variables_name_the_service(monkeypatch):
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "service.name=answers")
+    assert Tracing()._tracer.resource.attributes["service.name"] == "answers"
 
+
+def test_without_the_extra_it_says_so_once(monkeypatch, capsys):
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
     with Tracing().request("a request"):
