@@ -133,10 +133,11 @@ class LabelSet(LabelSetAnswers, LabelledHead):
         return {**right, signatures.SERVING_DEFAULT: (answer, undecided)}
 
     def about(self):
+        row = "pair of texts" if self.num_texts == 2 else "text"
         of_all = "float (classes): of each class, in the order of `labels` in the description"
         return About(
             f"Labels of {self.kind}",
-            f"Names those that fit {self.kind}, any number of: {', '.join(self.labels)}.",
+            f"Gives each {row} any number of these labels: {', '.join(self.labels)}.",
             self.instances("Returns the sorted list of names.", "It was a rainy day."),
             self.inputs,
             {

@@ -90,7 +90,7 @@ class QuestionAnswering(SpanAnswers, WindowedHead):
                 "null_score": f'float: how much higher [CLS], "no answer", is scored than the best answer{threshold}',
                 "truncated": "bool: whether some of the context was not read",
                 "nbest_answers": f'string {listed}the best answers, then ""',
-                "nbest_probabilities": f"float {listed}theirs, then 0.0",
+                "nbest_probabilities": f"float {listed}their probabilities, then 0.0",
                 "nbest_starts": f"int32 {listed}characters as `start`, then -1",
                 "nbest_ends": f"int32 {listed}characters as `end`, then -1",
             },

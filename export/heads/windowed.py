@@ -104,7 +104,7 @@ class TokenClassification(EntityAnswers, WordHead):
             f"Finds entities in texts: {', '.join(filter(None, self.find_entities.types))}.",
             {
                 "entities": 'string (entities): parts of the text, then ""',
-                "types": 'string (entities): theirs, then ""',
+                "types": 'string (entities): their types, then ""',
             },
             "mean probability of the tags of its words",
             token_outputs={

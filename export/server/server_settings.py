@@ -24,7 +24,8 @@ class ServerSettings(Settings):
     port: int = setting(8500, "Port of gRPC; 0: any free port, -1: no gRPC.", at_least=-1, at_most=65535)
     runtime: str = setting(
         "auto",
-        "Runtime of the encoders. auto: ONNX Runtime (extra: onnx), and TensorFlow for models that it cannot compute.",
+        "Runtime of the encoders. auto: ONNX Runtime (extra: onnx), and TensorFlow for models that ONNX Runtime cannot "
+        "compute.",
         choices=("auto", "tensorflow", "onnxruntime"),
         needs={"onnxruntime": "onnx"}.get,
     )
@@ -82,7 +83,12 @@ class ServerSettings(Settings):
     max_connections: int = setting(1024, "Most open REST connections; further ones are refused.", at_least=1)
     tensorflow_session_parallelism: int = setting(0, "Sets both op parallelism flags.", at_least=0, subject="devices")
     tensorflow_intra_op_parallelism: int = setting(0, "Threads of one operation; 0: one per core.", at_least=0)
-    tensorflow_inter_op_parallelism: int = setting(0, "Operations that run at once; 0: one per core.", at_least=0)
+    tensorflow_inter_op_parallelism: int = setting(
+        0,
+        "Operations that run at once; 0: one per core, but one after the other, in the request's thread, for models of "
+        "bert-export except search.",
+        at_least=0,
+    )
     batching_parameters_file: str | None = setting(None, "File of BatchingParameters for --enable_batching.")
     enable_per_model_batching_parameters: bool = setting(
         False, "Batch with the batching_params.pbtxt of each version; versions without one are not batched."

@@ -69,7 +69,8 @@ def compare(head: Head, requests: Sequence[Arrays], expected: Sequence[Arrays], 
     for request, right, answer in zip(requests, expected, answers, strict=True):
         for name, values in head.comparable(request, answer).items():
             if values.shape != right[name].shape:
-                raise InputError(f"{name}: has the shape {values.shape}, the SavedModel's {right[name].shape}.")
+                shape = right[name].shape
+                raise InputError(f"{name}: has the shape {values.shape}; the SavedModel's output has {shape}.")
             difference = float(np.max(np.abs(values - right[name]), initial=0.0))
             if not difference <= TOLERANCE:
                 raise InputError(f"{name}: differs from the SavedModel's by {difference:.2e}, allowed {TOLERANCE:.0e}.")
@@ -100,7 +101,6 @@ class Cost(NamedTuple):
     metric: str | None = None
     points: tuple[float, float] = (0.0, 0.0)
 
-
     def described(self) -> str:
         """Returns the differences as text."""
         changed = f", {self.num_changed} of {self.num_named} names changed" if self.num_named else ""
@@ -109,6 +109,7 @@ class Cost(NamedTuple):
             f"{self.num_texts} real texts, difference from float32 {self.largest:.1e} at most, {self.noise:.2g}% of "
             f"the variance{changed}{scored}"
         )
+
 
 def cost_of(right: Sequence[Arrays], answers: Sequence[Arrays]) -> Cost:
     """Compares answers to the same requests, `right` in float32."""

@@ -111,9 +111,9 @@ class Report(NamedTuple):
             f"signatures: {', '.join(self.signatures)}",
             f"answers in a fresh process: {self.num_probes} requests, largest difference from the Keras model's "
             f"{self.largest_difference:.1e} (allowed {self.tolerance:.0e})",
-            f"answers of a C++ program on LoadSavedModel, without Python and with an empty environment: {cc}",
-            f"graph: {self.num_op_kinds} kinds of ops, each TensorFlow's own in the release that exported it, or "
-            "tensorflow-text's and linked by TensorFlow Serving 2.18 and later; none needs XLA",
+            f"answers of a C++ program (LoadSavedModel, no Python, empty environment): {cc}",
+            f"graph: {self.num_op_kinds} kinds of ops, all from the exporting release of TensorFlow or from "
+            "tensorflow-text, as TensorFlow Serving 2.18 and later link them; none needs XLA",
             f"size: {self.directory_bytes / 1e6:.1f} MB; weights, stored once: {self.weight_bytes / 1e6:.1f} MB",
         ]
 

@@ -67,7 +67,7 @@ def test_verify_reports_it(directory, answers_to, quick, monkeypatch):
     probes = answers_to(np.array([b"the cat"], object))
     report = verify.verify(directory, probes, weight_bytes, with_cc="on")
     assert report.cc_difference <= 1e-6
-    assert any("C++ program on LoadSavedModel, without Python" in line for line in report.lines())
+    assert any("C++ program (LoadSavedModel, no Python, empty environment): the" in line for line in report.lines())
     assert not any("not run" in line for line in report.lines())
     wrong = probes[0].outputs | {"score": np.float32([0.2])}
     monkeypatch.setattr(verify, "cc_answers", lambda *_: [wrong])
@@ -85,7 +85,7 @@ def test_where_there_is_no_compiler(directory, answers_to, quick, monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda _: None)
     report = verify.verify(directory, probes, weight_bytes, with_cc="auto")
     assert report.cc_difference is None
-    assert any("without Python" in line and "not run (no g++" in line for line in report.lines())
+    assert any("no Python" in line and "not run (no g++" in line for line in report.lines())
     with pytest.raises(InputError, match="needs Linux and g"):
         verify.verify(directory, probes, weight_bytes, with_cc="on")
     with pytest.raises(ValueError, match="`with_cc` must be one of auto, on, off. Received: with_cc='yes'"):
