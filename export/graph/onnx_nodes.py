@@ -1,6 +1,7 @@
 """Writes ONNX graphs node by node, in standard operators except for 8-bit products. Imports only onnx."""
 
-from collections.abc import Mapping, Sequence
+import hashlib
+from collections.abc import Container, Mapping, Sequence
 
 import numpy as np
 from onnx import NodeProto, TensorProto, helper, numpy_helper
@@ -18,12 +19,17 @@ Axes = Sequence[int | str]
 
 
 class OnnxNodes:
-    """A graph under construction; its values are represented by their names."""
+    """A graph under construction; its values are represented by their names.
+
+    Attributes:
+        nodes: the nodes so far.
+        weights: name -> array of each weight and constant.
+    """
 
     def __init__(self):
         self.nodes: list[NodeProto] = []
-        self.initializers: list[TensorProto] = []
-        self._constants: dict[tuple, str] = {}
+        self.weights: dict[str, np.ndarray] = {}
+        self._names: dict[tuple, str] = {}
 
     def node(self, kind: str, *inputs: str, outputs: int = 1, **attributes) -> str | list[str]:
         """Adds a node; returns its output's name, or a list of several outputs' names."""
@@ -35,12 +41,11 @@ class OnnxNodes:
     def constant(self, array) -> str:
         """Returns a weight (a Keras variable or an array) or a NumPy number as a value."""
         array = np.asarray(array, order="C")
-        key = (array.shape, array.dtype.str, array.tobytes())
-        if key not in self._constants:  # The token table, which the masked-LM head uses too, is stored once.
-            name = f"constant_{len(self.initializers)}"
-            self.initializers.append(numpy_helper.from_array(array, name))
-            self._constants[key] = name
-        return self._constants[key]
+        key = (array.shape, array.dtype.str, hashlib.sha256(array).digest())
+        if key not in self._names:  # The token table, which the masked-LM head uses too, is stored once.
+            self._names[key] = f"constant_{len(self.weights)}"
+            self.weights[self._names[key]] = array
+        return self._names[key]
 
     def integers(self, *numbers: int) -> str:
         """Returns int64 numbers, shape (count,), as a value."""
@@ -94,13 +99,20 @@ class OnnxNodes:
             return self.node(_STANDARD_ACTIVATIONS[name], rows)
         return self.node("Mul", self.node("Mul", rows, self.number(0.5)), self.node("Add", inner, self.number(1.0)))
 
-    def model(self, name: str, inputs: Mapping[str, Axes], outputs: Mapping[str, tuple[str, Axes | None]]) -> bytes:
+    def model(
+        self,
+        name: str,
+        inputs: Mapping[str, Axes],
+        outputs: Mapping[str, tuple[str, Axes | None]],
+        outside: Container[str] = (),
+    ) -> bytes:
         """Returns the finished graph, a serialized `ModelProto`, without nodes and weights that no output needs.
 
         Args:
             name: name of the graph.
             inputs: name -> shape, with names for free dimensions; all are int32.
             outputs: name -> value and its shape, None if it is unknown; all are float32.
+            outside: names of weights that are only declared, since the session gets their arrays.
         """
         named = [helper.make_node("Identity", [value], [key], name=key) for key, (value, _) in outputs.items()]
         needed, nodes = set(outputs), []
@@ -113,10 +125,19 @@ class OnnxNodes:
             name,
             [helper.make_tensor_value_info(key, TensorProto.INT32, axes) for key, axes in inputs.items()],
             [helper.make_tensor_value_info(key, TensorProto.FLOAT, axes) for key, (_, axes) in outputs.items()],
-            [tensor for tensor in self.initializers if tensor.name in needed],
+            [_initializer(key, array, key in outside) for key, array in self.weights.items() if key in needed],
         )
         opsets = [helper.make_opsetid("", OPSET)]
         if any(node.domain == _RUNTIME_OPERATORS for node in nodes):
             opsets.append(helper.make_opsetid(_RUNTIME_OPERATORS, 1))
         proto = helper.make_model(graph, producer_name="keras-bert-zoo", opset_imports=opsets, ir_version=_IR_VERSION)
         return proto.SerializeToString()
+
+
+def _initializer(name: str, array: np.ndarray, is_outside: bool) -> TensorProto:
+    if not is_outside:
+        return numpy_helper.from_array(array, name)
+    kind = helper.np_dtype_to_tensor_dtype(array.dtype)
+    tensor = TensorProto(name=name, dims=array.shape, data_type=kind, data_location=TensorProto.EXTERNAL)
+    tensor.external_data.add(key="location", value="memory")
+    return tensor

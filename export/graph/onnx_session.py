@@ -13,6 +13,8 @@ from export.graph.onnx_encoder import EncoderGraph, Read
 # So many tokens keep an operator's numbers in a core's cache. At once, a batch of 32 x 128 takes 1.3 times as long, and
 # one of unequal lengths more, since texts of about the same length need less padding (docs/benchmarks.md).
 _TOKENS_OF_A_THREAD = 512
+# The optimizer recognizes patterns by the values of small constants, which therefore stay inside the model.
+_MOST_BYTES_INSIDE = 1024
 
 
 @functools.cache
@@ -52,7 +54,12 @@ class OnnxEncoder:
         graph = EncoderGraph(description, lambda name: read(description["weights"][name]), unpadded=True, int8=int8)
         outputs = graph.encode("token_ids", "segment_ids", graph.node("Cast", "padding_mask", to=TensorProto.BOOL))
         inputs = dict.fromkeys(("token_ids", "segment_ids", "padding_mask"), ("batch", "sequence"))
-        model = graph.model("encoder", inputs, {name: (value, None) for name, value in outputs.items()})
+        # In the model, weights would be copied four times until the session has them, and its Python object would keep
+        # the model: 1.6 GB more at the peak and 0.4 GB later for base (docs/benchmarks.md, Memory).
+        outside = {name: array for name, array in graph.weights.items() if array.nbytes > _MOST_BYTES_INSIDE}
+        values = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in outside.values()]
+        options.add_external_initializers(list(outside), values)
+        model = graph.model("encoder", inputs, {name: (value, None) for name, value in outputs.items()}, outside)
         self._session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
         self._slice_tokens = _TOKENS_OF_A_THREAD * (num_threads or os.cpu_count() or 1)
 
