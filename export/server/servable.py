@@ -103,9 +103,10 @@ class ServedModel:
         try:
             with graph.as_default():
                 loader = loader_impl.SavedModelLoader(directory)
-                if settings.runtime != "tensorflow" and settings.precision != "bfloat16":
-                    self._use_onnxruntime(loader.get_meta_graph_def_from_tags(tags), settings)
+                is_replaced = self._use_onnxruntime(loader.get_meta_graph_def_from_tags(tags), settings)
                 meta_graph = loader.load(self._session, tags)
+                if is_replaced:
+                    self._empty(encoders.unread_variables(meta_graph))
         # The loader has no error of its own for a damaged directory; truncated files and flipped bytes raise these.
         except (OSError, ValueError, LookupError, RuntimeError, DecodeError, tf.errors.OpError) as error:
             self.close()
@@ -129,11 +130,14 @@ class ServedModel:
         self._rates: dict[str, float] = {}
         self._paddings = _paddings(self.description, self.signatures)
 
-    def _use_onnxruntime(self, meta_graph: meta_graph_pb2.MetaGraphDef, settings: ServerSettings) -> None:
-        """Makes ONNX Runtime compute the encoders of a graph before it is loaded, if it can."""
+    def _use_onnxruntime(self, meta_graph: meta_graph_pb2.MetaGraphDef, settings: ServerSettings) -> bool:
+        """Makes ONNX Runtime compute the encoders of a graph before it is loaded, if it can; returns whether it does."""
+        if settings.runtime == "tensorflow" or settings.precision == "bfloat16":
+            return False
         int8, threads = settings.precision == "int8", _session_config(settings).intra_op_parallelism_threads
         try:
             encoders.replace(meta_graph, self.directory, num_threads=threads, int8=int8)
+            return True
         except InputError as error:
             if int8:
                 raise
@@ -141,6 +145,14 @@ class ServedModel:
                 raise InputError(f"{error} Export the model again, or leave out --runtime=onnxruntime.") from error
             if self.description is not None:  # Only models that bert-export wrote can be expected to work.
                 logging.getLogger(__name__).warning("%s TensorFlow does.", error)
+            return False
+
+    def _empty(self, variables: list[str]) -> None:
+        """Frees the memory of variables that nothing reads."""
+        nothing = tf.compat.v1.placeholder(tf.float32, None)  # A shape would be compared with that of the variable.
+        handles = [self._session.graph.get_tensor_by_name(f"{name}:0") for name in variables]
+        assigned = [tf.raw_ops.AssignVariableOp(resource=handle, value=nothing) for handle in handles]
+        self._session.run(assigned, {nothing: np.zeros(0, np.float32)})
 
     def run(self, signature_name: str, arrays: Arrays, time_left: TimeLeft = unlimited) -> dict[str, np.ndarray]:
         """Runs a signature on arrays of its types.

@@ -4,12 +4,14 @@
 function becomes a call of `OnnxEncoder`.
 """
 
+import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework.function_pb2 import FunctionDef
+from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.core.protobuf import meta_graph_pb2
 
 from export.base_path import ENCODERS_FILE, INT8_FILE
@@ -59,6 +61,37 @@ def replace(meta_graph: meta_graph_pb2.MetaGraphDef, directory: str, *, num_thre
         raise InputError(f"{directory}: ONNX Runtime cannot compute the encoder ({first_line(error)}).") from error
     for function, encoder in replaced:
         _call_instead(function, encoder)
+
+
+def unread_variables(meta_graph: meta_graph_pb2.MetaGraphDef) -> list[str]:
+    """Returns the names of the float32 variables that no signature reads, since ONNX Runtime has their values."""
+    graph_def = meta_graph.graph_def
+    functions = {function.signature.name: function for function in graph_def.library.function}
+
+    @functools.cache
+    def read_arguments(name: str) -> list[int]:
+        read = read_values(functions[name].node_def)
+        return [number for number, argument in enumerate(functions[name].signature.input_arg) if argument.name in read]
+
+    def read_values(nodes: Iterable[NodeDef]) -> set[str]:
+        values = set()
+        for node in nodes:
+            inputs = [value for value in node.input if not value.startswith("^")]
+            called = [attribute.func.name for attribute in node.attr.values() if attribute.HasField("func")]
+            for function in called:  # The last inputs are its arguments; before them, an If has its condition.
+                start = len(inputs) - len(functions[function].signature.input_arg)
+                values.update(inputs[start + number] for number in read_arguments(function))
+            values.update(() if called else inputs)
+        return values
+
+    saver = meta_graph.saver_def
+    others = (saver.restore_op_name, saver.save_tensor_name.partition(":")[0])
+    read = read_values(node for node in graph_def.node if node.op != "ReadVariableOp" and node.name not in others)
+    return [
+        node.name
+        for node in graph_def.node
+        if node.op == "VarHandleOp" and node.attr["dtype"].type == tf.float32.as_datatype_enum and node.name not in read
+    ]
 
 
 def _call_instead(function: FunctionDef, encoder: Callable) -> None:

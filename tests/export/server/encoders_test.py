@@ -6,6 +6,7 @@ import shutil
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 import toy_server
 from toy_heads import HIDDEN_DIM, backbone, shaken
 from toy_saved import ALL_HEADS
@@ -59,7 +60,19 @@ def test_which_runtime_computes(runtime, expected, saved, monkeypatch):
         answer = model.run("serving_default", {"text": texts[rows]})
         np.testing.assert_allclose(answer["probabilities"], right["probabilities"][rows], atol=1e-5)
     assert sizes == ([] if runtime == "tensorflow" else [2, 1])
+    kept = _variables(model)
+    assert len(kept) > 2 if runtime == "tensorflow" else kept == {"classification/kernel", "classification/bias"}
     model.close()
+
+
+def _variables(model: ServedModel) -> set[str]:
+    """Returns the names of TensorFlow's variables that hold numbers."""
+    with model._session.graph.as_default() as graph:
+        handles = [op.outputs[0] for op in graph.get_operations() if op.type == "VarHandleOp"]
+        values = model._session.run(
+            [tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32) for handle in handles]
+        )
+    return {handle.op.name for handle, value in zip(handles, values, strict=True) if value.size}
 
 
 @pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "relu", "tanh", "linear"])
