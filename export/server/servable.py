@@ -131,7 +131,7 @@ class ServedModel:
         self._paddings = _paddings(self.description, self.signatures)
 
     def _use_onnxruntime(self, meta_graph: meta_graph_pb2.MetaGraphDef, settings: ServerSettings) -> bool:
-        """Makes ONNX Runtime compute the encoders of a graph before it is loaded, if it can; returns whether it does."""
+        """Makes ONNX Runtime compute the encoders of a graph before it is loaded; returns whether it can and does."""
         if settings.runtime == "tensorflow" or settings.precision == "bfloat16":
             return False
         int8, threads = settings.precision == "int8", _session_config(settings).intra_op_parallelism_threads
