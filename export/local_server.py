@@ -43,6 +43,8 @@ def serve(settings: ServerSettings) -> None:
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     if settings.runtime == "onnxruntime":  # No encoder needs oneDNN, which would keep memory for each input shape.
         os.environ["TF_ENABLE_ONEDNN_OPTS"] = "0"
+    if settings.runtime != "tensorflow":  # oneDNN's own allocator would keep the memory of weights that are freed.
+        os.environ.setdefault("TF_ONEDNN_USE_SYSTEM_ALLOCATOR", "1")
     models = _models(settings)
     for model in config_files.in_precision(models, settings.precision):
         config_files.aspired_versions(model)  # A wrong base path is refused before TensorFlow is imported.
