@@ -305,6 +305,7 @@ class ModelManager:
             model.versions[number] = record
         try:
             servable = self._load(directory, name, number)
+            memory.return_free_pages()  # Loading takes more memory than serving.
         except Exception as error:
             with self._lock:
                 record.end(" ".join(str(error).split()))
