@@ -101,7 +101,10 @@ def test_the_model_and_its_export_answer_alike(run):
     assert outputs["labels"][1:].tolist() == [[b"", b""], [b"tool", b""]] and outputs["scores"][1].tolist() == [0, 0]
     right = [answer["probabilities"] for answer in answers]
     np.testing.assert_allclose(outputs["probabilities"], right, atol=1e-6)
-    assert "largest difference from the SavedModel" in printed[-1] and "any number of these labels: animal, tool." in printed[-1]
+    assert (
+        "largest difference from the SavedModel" in printed[-1]
+        and "any number of these labels: animal, tool." in printed[-1]
+    )
 
 
 @pytest.mark.usefixtures("eagerly")
