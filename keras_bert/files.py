@@ -506,7 +506,9 @@ def _remove_leftovers(path: str) -> None:
 
 
 def is_alive(process: int) -> bool:
-    """Returns whether a process, given by its ID, is running on this machine."""
+    """Returns whether a process, given by its ID, may be running on this machine."""
+    if os.name == "nt":  # There, signal 0 is Ctrl-C.
+        return True
     try:
         with contextlib.suppress(PermissionError):  # It belongs to another user.
             os.kill(process, 0)  # Signal 0 only checks.

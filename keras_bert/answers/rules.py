@@ -27,8 +27,8 @@ def check_stride(max_seq_length: int, doc_stride: int | None) -> int:
         return max(1, room // 2)
     if doc_stride > room:
         raise InputError(
-            f"--doc_stride={doc_stride}: a sequence of --max_seq_length={max_seq_length} holds {room} sub-tokens; "
-            "what lies between two windows would be lost. Give at most that many."
+            f"doc_stride={doc_stride}: a sequence of {max_seq_length} tokens holds {room} sub-tokens. Those between "
+            f"two windows would be lost. Give at most {room}."
         )
     return doc_stride
 

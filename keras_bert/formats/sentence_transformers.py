@@ -15,7 +15,7 @@ from keras_bert.config import POOLINGS
 from keras_bert.errors import InputError, shown
 from keras_bert.files import read_json, read_object, read_optional_json, read_optional_object, write_json
 from keras_bert.formats.checkpoint import Checkpoint, StoredTensor, collect
-from keras_bert.formats.hugging_face_files import SAFETENSORS_FILE, open_weights
+from keras_bert.formats.hugging_face_files import CONFIG_FILE, SAFETENSORS_FILE, open_weights
 from keras_bert.formats.hugging_face_tokenizer import SETTINGS_FILE
 from keras_bert.formats.weight_names import HUGGING_FACE, head_sources
 
@@ -125,7 +125,9 @@ def _sequence_length(path: str) -> int | None:
     path = encoder_path(path)
     keys = ((_LENGTH_FILE, "max_seq_length"), (SETTINGS_FILE, "model_max_length"))
     lengths = [read_optional_object(os.path.join(path, file)).get(key) for file, key in keys]
-    return next((length for length in lengths if isinstance(length, int) and 2 < length < 2**16), None)
+    length = next((length for length in lengths if isinstance(length, int) and 2 < length < 2**16), None)
+    positions = read_optional_object(os.path.join(path, CONFIG_FILE)).get("max_position_embeddings")
+    return min(length, positions) if length and isinstance(positions, int) else length
 
 
 def check_case(path: str, lowercase: bool | None) -> bool | None:

@@ -191,6 +191,8 @@ class BertTask:
         if self.labels and y is not None and tf.as_dtype(getattr(y, "dtype", tf.string)) == tf.string:
             y = tf.ragged.map_flat_values(lambda names: _find_labels(names, self.labels), y)
             if self.multi_label:  # Turns the indices of each row's labels into 0.0 or 1.0 for each label.
+                if y.shape.rank == 1:
+                    raise ValueError("`y` must be a list of labels for each row. Received: one label for each row.")
                 numbers = y.to_tensor(-1) if isinstance(y, tf.RaggedTensor) else y
                 padded = tf.pad(numbers, [[0, 0], [0, 1]], constant_values=-1)  # A row may have no label.
                 y = tf.reduce_max(tf.one_hot(padded, len(self.labels)), axis=-2)
@@ -296,7 +298,9 @@ class BertTask:
     def answer_settings_of(cls, preset: str | os.PathLike, checkpoint: weights.Checkpoint) -> dict:
         """Returns the `answer_settings` that a preset, or the `model/` directory of a run, keeps for this class."""
         kept = _task_of(cls, checkpoint.settings).get("answer_settings")
-        written = read_optional_object(os.path.join(preset, "task.json")) if cls.trained_settings else {}
+        written = (
+            read_optional_object(os.path.join(os.path.expanduser(preset), "task.json")) if cls.trained_settings else {}
+        )
         settings = {**(kept if isinstance(kept, dict) else {}), **written}
         return {name: settings[name] for name in cls.trained_settings if name in settings}
 
@@ -352,7 +356,7 @@ class BertTask:
             wanted = [tuple(variable.shape) for variable in held]
             if stored != wanted:
                 misfits.append(layer.name)
-                message = "%s: its %s head has shapes %s, this task's %s: that starts from random weights."
+                message = "%s: the shapes of its %s head are %s, those of this task %s. A new head takes its place."
                 logging.warning(message, checkpoint.source, layer.name, stored, wanted)
         tensors = {path: tensor for path, tensor in checkpoint.tensors.items() if path.partition("/")[0] not in misfits}
         expected = model.heads if model.heads_are_pretrained else ()
@@ -372,7 +376,7 @@ class BertTask:
     @classmethod
     def _split(cls, settings: dict) -> tuple[dict, dict]:
         """Separates the constructor's arguments from the backbone's; `dropout` counts as the backbone's."""
-        names = {*cls._settings(), "preprocessor", "compile"} - {"dropout"}
+        names = {*cls._settings(), "preprocessor", "compile", "name"} - {"dropout"}
         own = {name: value for name, value in settings.items() if name in names}
         return own, {name: value for name, value in settings.items() if name not in names}
 

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from keras_bert.errors import InputError
-from keras_bert.files import atomic_path, expand_files, read_json, read_lines, write_json
+from keras_bert.files import atomic_path, expand_files, is_alive, read_json, read_lines, write_json
 
 
 def test_lines_end_at_line_feeds_only(tmp_path):
@@ -92,6 +92,14 @@ def test_a_directory_is_replaced_whole(tmp_path):
                 file.write(content)
     assert os.listdir(path) == ["new"]
     assert os.listdir(tmp_path) == ["model"]
+
+
+def test_no_process_gets_a_signal_on_windows(monkeypatch):
+    with monkeypatch.context() as windows:
+        windows.setattr(os, "name", "nt")
+        windows.setattr(os, "kill", None)
+        alive = is_alive(1)
+    assert alive
 
 
 def write_directory(path, content):

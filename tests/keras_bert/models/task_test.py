@@ -179,8 +179,13 @@ def test_other_classes_start_a_new_head(preset, caplog):
     with caplog.at_level(logging.WARNING, logger="absl"):
         model = keras_bert.BertTextClassifier.from_preset(preset, labels=["one", "other"])
     assert model.num_classes == 2 and model.output_shape == (None, 2)
-    assert "its classification head has shapes [(16, 3), (3,)], this task's [(16, 2), (2,)]" in caplog.text
+    assert "shapes of its classification head are [(16, 3), (3,)], those of this task [(16, 2), (2,)]." in caplog.text
     check(model.backbone, INPUTS, keras_bert.BertBackbone.from_preset(preset)(INPUTS))
+
+
+def test_a_loaded_model_may_be_named(preset):
+    model = keras_bert.BertTextClassifier.from_preset(preset, name="mood")
+    assert model.name == "mood" and model.backbone.name != "mood"
 
 
 def test_doubts_of_another_head_are_forgotten(preset, tmp_path):

@@ -269,6 +269,8 @@ def test_a_row_may_have_any_number_of_labels(preprocessor, tmp_path):
     assert right["loss"] == pytest.approx(losses.mean(), abs=1e-6) and set(right) == {"loss", "micro_f1", "pr_auc"}
     hits = 2 * ((logits >= 0) * hot).sum() / ((logits >= 0).sum() + hot.sum())
     assert right["micro_f1"] == pytest.approx(hits, abs=1e-6)
+    with pytest.raises(ValueError, match="`y` must be a list of labels for each row. Received: one label for each"):
+        model.evaluate(texts, ["cat", "hen", "dog"], verbose=0)
     empty = model.preprocess_samples(tf.constant(["a"]), tf.ragged.constant([[]], tf.string))[1]
     assert empty.numpy().tolist() == [[0.0] * len(ANIMALS)]
     shares = BertTextClassifier(model.backbone, labels=ANIMALS, multi_label=True, activation="sigmoid")

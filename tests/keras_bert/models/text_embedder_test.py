@@ -106,6 +106,9 @@ def test_a_dense_layer_without_bias_and_one_of_before(theirs, tmp_path):
     save_file({"linear.weight": weights["linear.weight"]}, tmp_path / "2_Dense" / "model.safetensors")
     model = keras_bert.BertTextEmbedder.from_preset(tmp_path)
     assert (model.pooling, model.preprocessor.sequence_length) == ("cls", 8)
+    (tmp_path / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 1000}))
+    again = keras_bert.BertTextEmbedder.from_preset(tmp_path, load_weights=False)
+    assert again.preprocessor.sequence_length == model.backbone.max_sequence_length
     assert not model.get_layer("embedding").bias.numpy().any()
     np.testing.assert_array_equal(model.get_layer("embedding").kernel.numpy(), weights["linear.weight"].T)
 

@@ -71,7 +71,7 @@ def test_the_model_keeps_what_lowers_its_loss(run):
 
 
 @pytest.mark.usefixtures("eagerly")
-def test_answers_are_those_of_the_predictions(run, tmp_path):
+def test_answers_are_those_of_the_predictions(run, tmp_path, monkeypatch):
     directory, _ = run
     rows = [line.split("\t") for line in (directory / "run" / "predictions.tsv").read_text().splitlines()[1:]]
     threshold = task_of(directory)["thresholds"][0]
@@ -94,6 +94,8 @@ def test_answers_are_those_of_the_predictions(run, tmp_path):
     convert(ConversionSettings(source=str(directory / "run" / "model"), target=str(tmp_path / "converted")))
     loaded = [BertTextClassifier.from_preset(tmp_path / name) for name in ("kept", "kept.keras", "converted")]
     assert {model.preprocessor.sequence_length for model in loaded} == {kept.preprocessor.sequence_length}
+    monkeypatch.setenv("HOME", str(directory))
+    loaded.append(BertTextClassifier.from_preset("~/run/model"))
     for again in [*loaded, keras.saving.load_model(tmp_path / "kept.keras")]:
         assert again.answer(texts) == answers and again.answer_settings == kept.answer_settings
     head = load_head(str(directory / "run" / "model"))

@@ -102,7 +102,7 @@ def test_slices_cover_everything_and_are_few():
 
 def test_the_stride_s_bounds():
     assert check_stride(128, None) == 63 and check_stride(128, 126) == 126 and check_stride(4, None) == 1
-    with pytest.raises(InputError, match="--doc_stride=127: a sequence of --max_seq_length=128 holds 126 sub-tokens"):
+    with pytest.raises(InputError, match="doc_stride=127: a sequence of 128 tokens holds 126 sub-tokens"):
         check_stride(128, 127)
 
 
