@@ -279,6 +279,9 @@ class Classify(task.Task):
     def balance(self, examples, spec):
         return rare_labels.balance(examples, self.settings, spec.labels) if spec.labels else examples
 
+    def standardizes(self, spec):
+        return spec.is_regression and self.settings.task_name == "table"  # STS-B is trained as in the paper.
+
     def objective(self, spec):
         return spec.kind.objective()
 

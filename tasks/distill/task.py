@@ -91,6 +91,9 @@ class _Student:
             )
         return super().prepare(origin, trained)
 
+    def standardizes(self, spec):
+        return False  # The student starts from the teacher's head, and learns its answers.
+
     def objective(self, spec):
         from tasks.distill.objectives import Distillation
 

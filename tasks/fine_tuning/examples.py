@@ -153,6 +153,16 @@ def _draw(generator: np.random.Generator, count: int, shares: np.ndarray | None)
     return generator.permutation(order[np.searchsorted(ends, places, side="right")])
 
 
+def standardize(examples: Examples) -> tuple[Examples, tuple[float, float]]:
+    """Returns examples whose numbers are standardized, and the mean and standard deviation of the numbers."""
+    kind = "labels" if examples.labels else "token_labels"
+    labels = getattr(examples, kind)
+    known = labels["labels"][labels["weights"] > 0] if "weights" in labels else labels["labels"]
+    center, spread = float(known.mean(dtype=np.float64)), float(known.std(dtype=np.float64)) or 1.0
+    numbers = ((labels["labels"] - center) / spread).astype(np.float32)
+    return examples._replace(**{kind: {**labels, "labels": numbers}}), (center, spread)
+
+
 def train_batches(
     lengths: np.ndarray, batch_size: int, seed: int, start_step: int, num_steps: int, shares: np.ndarray | None = None
 ) -> np.ndarray:

@@ -24,7 +24,7 @@ from tasks.engine.settings import identify, tokenizer_identity
 from tasks.engine.strategy import needs_static_shapes
 from tasks.engine.workers import Workers
 from tasks.fine_tuning import data_check, few_labels, model_files, start
-from tasks.fine_tuning.examples import Examples, Predictor, count_steps, make_train_dataset
+from tasks.fine_tuning.examples import Examples, Predictor, count_steps, make_train_dataset, standardize
 from tasks.fine_tuning.inputs import METRICS_FILE, MODEL_DIRECTORY, Inputs, check_steps, read_spec, require_preset
 from tasks.fine_tuning.settings import MAX_CHECKPOINT_STEPS, FineTuningSettings, check_positions
 from tasks.fine_tuning.task import Answers, Encoded, Evaluation, Part, Task, Trained
@@ -76,6 +76,7 @@ class Session:
         self._encoded: dict[Part, Encoded] = {}
         self._answers: dict[Part, Answers] = {}
         self._resumed_at = 0
+        self._scale = (0.0, 1.0)  # While `train` standardizes numbers: their mean and standard deviation.
         self._few_labels: dict[str, Any] = {}  # Figures of few and of doubtful labels, for `metrics.json`.
         self._doubtful: list[tuple[str, list[str], list[list]]] = []  # Tables for the report.
 
@@ -130,6 +131,8 @@ class Session:
         encoded = dataclasses.replace(encoded, examples=task.balance(encoded.examples, spec))
         unlabelled = [self._encode(part).examples for part in self.inputs.of("unlabelled")]
         examples = task.teach(encoded.examples, unlabelled, spec)
+        if task.standardizes(spec):
+            examples, self._scale = standardize(examples)
         check_steps(settings, train.rows.path, examples.num_examples, "sequences")
         watched = self.inputs.watched and self._encode(self.inputs.watched).examples
         num_steps, num_warmup_steps, interval = plan_steps(settings, examples, watched)
@@ -140,7 +143,13 @@ class Session:
         backbone = find_backbone(trainer.model) or self.trained.encoder.backbone
         identity = identify(settings, backbone, tokenizer, weights_are_loaded=origin.load_weights)
         trainer.keep_settings(identity := self._identity(identity, train))
-        self._finish(train, encoded, self._fit(trainer, examples, num_steps, interval), num_steps, identity)
+        if not task.standardizes(spec):
+            seconds = self._fit(trainer, examples, num_steps, interval)
+        else:
+            with start.standardized_head(trainer.model, task.model_class().heads[0], *self._scale):
+                seconds = self._fit(trainer, examples, num_steps, interval)
+            self._scale = (0.0, 1.0)
+        self._finish(train, encoded, seconds, num_steps, identity)
         if settings.early_stopping_patience:
             self.results["best_step"] = int(trainer.step.numpy())
         self._write_metrics()
@@ -191,6 +200,7 @@ class Session:
         spec, changed = dataclasses.asdict(self.inputs.spec), self.task.changes_answers
         of_spec = {name: value for name, value in spec.items() if name not in changed}
         checksums = {f"{part.split}_rows_checksum": part.rows.checksum() for part in self.inputs.of("unlabelled")}
+        of_spec |= {"standardizes": True} if self.task.standardizes(self.inputs.spec) else {}
         return {**identity, **of_spec, "train_rows_checksum": train.rows.checksum(), **checksums}
 
     def _finish(self, train: Part, encoded: Encoded, seconds: float | None, num_steps: int, identity: dict) -> None:
@@ -227,7 +237,7 @@ class Session:
 
     def _fit(self, trainer, examples: Examples, num_steps: int, interval: int) -> float | None:
         """Trains up to the last step. Returns the seconds it took, or None if nothing was left to do."""
-        started, task, settings = time.monotonic(), self.task, self.settings
+        started, task, settings, spread = time.monotonic(), self.task, self.settings, self._scale[1]
         watched, patience = self.inputs.watched, settings.early_stopping_patience
         metric = task.stopping_metric or task.metric_of(watched) if patience else ""
         self._resumed_at = first_step = trainer.restore()
@@ -241,7 +251,8 @@ class Session:
 
         def evaluate() -> dict[str, float]:
             self._answers.clear()  # They come from earlier weights.
-            return task.checkpoint_figures(self._answer(watched))
+            figures = task.checkpoint_figures(self._answer(watched))
+            return {name: value / (spread**2 if name == "loss" else 1) for name, value in figures.items()}
 
         history = trainer.fit(
             make_dataset,
@@ -358,6 +369,8 @@ class Session:
         if part not in self._answers:
             encoded, batch_size = self._encode(part), self.settings.eval_batch_size
             outputs = encoded.compute_outputs(self._predictor, batch_size, f"answer {part.title}")
+            if self.task.standardizes(self.trained.spec):
+                outputs = self._scale[0] + self._scale[1] * outputs
             self._answers[part] = Answers(trained=self.trained, part=part, encoded=encoded, outputs=outputs)
         return self._answers[part]._replace(trained=self.trained)
 

@@ -8,6 +8,8 @@ import tempfile
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from keras_bert.encoder.backbone import BertBackbone
 from keras_bert.encoder.layer import weights_follow
 from keras_bert.errors import InputError
@@ -126,6 +128,18 @@ def build_model(start: Start, settings: FineTuningSettings, model_class: type[Be
         for name in ("embeddings", *(f"transformer_layer_{index}" for index in range(settings.num_frozen_layers))):
             backbone.get_layer(name).trainable = False
     return model
+
+
+@contextlib.contextmanager
+def standardized_head(model: BertTask, name: str, center: float, spread: float) -> Iterator[None]:
+    """Lets the head of a regression answer in standard deviations from a mean; afterwards it answers in units again."""
+    head = model.get_layer(name)
+    if np.any(head.bias):  # It was trained. A new head has a bias of zeros, and answers about the mean.
+        head.kernel.assign(head.kernel / spread)
+        head.bias.assign((head.bias - center) / spread)
+    yield
+    head.kernel.assign(head.kernel * spread)
+    head.bias.assign(head.bias * spread + center)
 
 
 def with_layout(model: BertTask, layout: str) -> BertTask:

@@ -283,6 +283,14 @@ class TaskModel(abc.ABC):
         """Adds unlabelled examples to the training examples, and a teacher's answers to all of them."""
         return examples
 
+    def standardizes(self, spec: Any) -> bool:
+        """Returns whether numbers are learned in standard deviations from their mean; the saved model answers in units.
+
+        A new head answers about 0, and a step of the optimizer changes its answers by a few tenths. Prices or
+        milliseconds would stay out of reach.
+        """
+        return False
+
     @abc.abstractmethod
     def objective(self, spec: Any):
         """Returns the `tasks.engine.train_step.Objective` to minimize."""

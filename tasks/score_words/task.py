@@ -51,6 +51,9 @@ class ScoreWords(WordTask):
             raise InputError(f"{source}: has {num_outputs} outputs a word. Expected one number.")
         return WordSpec(**self.settings.spec_values)
 
+    def standardizes(self, spec):
+        return True
+
     def objective(self, spec):
         from tasks.fine_tuning.objectives import SquaredError
 

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_bert import BertBackbone, BertMultipleChoice
+from keras_bert import BertBackbone, BertMultipleChoice, BertTextClassifier
 from tasks.fine_tuning.examples import (
     Examples,
     Predictor,
@@ -12,7 +12,9 @@ from tasks.fine_tuning.examples import (
     epoch_batches,
     make_eval_dataset,
     make_train_dataset,
+    standardize,
 )
+from tasks.fine_tuning.start import standardized_head
 
 
 def make_examples(count: int = 23, choices: int | None = None, seed: int = 0) -> Examples:
@@ -28,6 +30,31 @@ def make_examples(count: int = 23, choices: int | None = None, seed: int = 0) ->
         token_labels={"tag": ids * 10},
         rows_per_example=choices,
     )
+
+
+@pytest.mark.parametrize("kind", ["labels", "token_labels"])
+def test_numbers_are_standardized(kind):
+    labels = {"labels": np.array([3, 5, 99], np.float32), "weights": np.array([1, 1, 0], np.float32)}
+    examples, scale = standardize(make_examples()._replace(**{"labels": {}, "token_labels": {}, kind: labels}))
+    assert scale == (4.0, 1.0) and getattr(examples, kind)["labels"].tolist() == [-1.0, 1.0, 95.0]
+    constant = make_examples()._replace(labels={"labels": np.full(4, 1e9, np.float32)})
+    examples, scale = standardize(constant)
+    assert scale == (1e9, 1.0) and not examples.labels["labels"].any()
+
+
+def test_a_head_answers_in_standard_deviations_for_a_while():
+    backbone = BertBackbone(9, num_layers=1, num_heads=1, hidden_dim=4, intermediate_dim=4, max_sequence_length=4)
+    model = BertTextClassifier(backbone, 1)
+    inputs = {"token_ids": [[2, 5, 3]], "segment_ids": [[0] * 3], "padding_mask": [[1] * 3]}
+    inputs = {name: np.array(value) for name, value in inputs.items()}
+    new = float(model(inputs)[0, 0])
+    with standardized_head(model, "classification", 500.0, 20.0):
+        assert float(model(inputs)[0, 0]) == new  # A new head is one of standard deviations.
+    trained = float(model(inputs)[0, 0])
+    assert trained == pytest.approx(500 + 20 * new, rel=1e-5)
+    with standardized_head(model, "classification", 400.0, 50.0):
+        assert float(model(inputs)[0, 0]) == pytest.approx((trained - 400) / 50, rel=1e-4)
+    assert float(model(inputs)[0, 0]) == pytest.approx(trained, rel=1e-5)
 
 
 def row(examples: Examples, index: int) -> np.ndarray:

@@ -7,7 +7,7 @@ import pytest
 import toy_words
 from run_tasks import score_words
 from scipy import stats
-from toy_words import score_of, write_file, write_preset
+from toy_words import SCALE, score_of, write_file, write_preset
 
 from keras_bert.errors import InputError
 
@@ -45,7 +45,10 @@ def rows_of(path):
 def test_numbers_are_learned(run):
     output_dir, results = run
     assert results == json.loads((output_dir / "metrics.json").read_text())
-    assert results["pearson"] > 0.95 and results["loss"] == results["mean_squared_error"] < 0.05
+    assert results["pearson"] > 0.95 and results["loss"] == results["mean_squared_error"]
+    assert results["loss"] < 0.05 * SCALE**2
+    curve = json.loads((output_dir / "history.json").read_text())["evaluations"]
+    assert curve[-1]["loss"] < 0.2  # In squared standard deviations, as the training's own.
     assert set(results["intervals"]) == {"pearson", "spearman", "mean_squared_error"}
     low, high = results["intervals"]["pearson"]
     assert low <= results["pearson"] <= high
