@@ -126,7 +126,8 @@ class Classify(task.Task):
         without = {name: column for name, column in rest.items() if name != label}
         text = settings.text_column or columns.choose_text(path, without)
         chosen = {name: value for name, value in zip(wanted, (text, label), strict=False) if name in is_open}
-        if not model and label in chosen.values() and of_file[label].is_score and not settings.labels:
+        is_free = not (model or settings.labels or is_said)
+        if is_free and label in of_file and of_file[label].is_score:
             is_regression = True
         if is_regression and not settings.regression:
             chosen["regression"] = True

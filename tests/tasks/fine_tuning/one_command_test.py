@@ -232,6 +232,21 @@ def test_a_column_of_one_number_is_no_score(tmp_path):
         inputs.read_inputs(complete(Classify(parse(Classify, f"--train_file={path}", "--preset=x"))))
 
 
+@pytest.mark.parametrize(
+    ("scores", "flags", "is_regression"),
+    [
+        (SCORES, (), True),
+        (SCORES, ("--multi_label=false",), False),  # Whoever says that rows have classes gets classes.
+        (SCORES, ("--labels=" + ",".join(sorted(set(SCORES))),), False),
+        (["1", "2", "3"] * 10, (), False),
+    ],
+)
+def test_a_named_column_of_fractional_numbers_is_a_regression(tmp_path, scores, flags, is_regression):
+    path = write_table(tmp_path / "sts.csv", text=texts(), points=scores)
+    task = complete(Classify(parse(Classify, f"--train_file={path}", "--preset=x", "--label_column=points", *flags)))
+    assert task.settings.regression is is_regression
+
+
 @pytest.mark.parametrize(("name", "content", "said", "kind"), TABLES, ids=[name for name, *_ in TABLES])
 def test_columns_are_recognized(tmp_path, monkeypatch, capsys, name, content, said, kind):
     monkeypatch.setattr(inputs, "best_installed", lambda: None)
