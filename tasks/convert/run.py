@@ -13,6 +13,7 @@ fixed batch. If the library that owns the format is installed, its forward pass 
 --tolerance leaves --to untouched. The proof costs two forward passes of eight short sequences, and reading the files.
 """
 
+import contextlib
 import dataclasses
 
 from absl import logging
@@ -41,6 +42,9 @@ class ConversionSettings(Settings):
 
 
 def main(settings: ConversionSettings) -> None:
+    if settings.compare_with_peers:
+        with contextlib.suppress(ImportError):
+            import triton  # noqa: F401  # torch's CUDA wheels crash if it is first imported after TensorFlow.
     from tasks.convert.proof import format_proof
 
     print(format_proof(convert(settings)))

@@ -4,6 +4,7 @@ import dataclasses
 import importlib
 import importlib.util
 import os
+import subprocess
 import sys
 
 import numpy as np
@@ -300,14 +301,17 @@ def test_the_batch_is_the_same_everywhere_and_within_the_sizes(tmp_path):
 def test_the_command_prints_its_proof(tmp_path):
     write_random_bert(tmp_path)
     command = [sys.executable, "-m", "tasks.convert.run", f"--from={tmp_path}", f"--to={tmp_path / 'out'}"]
-    command.append("--nocompare_with_peers")  # Importing torch takes seconds.
-    done = processes.run([*command, "--to_format=google"], cwd=ROOT, capture_output=True, text=True)
+    options = ["--nocompare_with_peers", "--to_format=google"]  # Importing torch takes seconds.
+    done = processes.run([*command, *options], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "weights  38 with" in done.stdout and "bit-identical" in done.stdout
     assert [line[:22].rstrip() for line in done.stdout.splitlines()[-6:]] == OUTPUTS
     assert os.path.exists(tmp_path / "out" / "bert_config.json")
-    again = processes.run(command, cwd=ROOT, capture_output=True, text=True)
+    (tmp_path / "triton.py").write_text("import sys\nprint('triton', 'tensorflow' in sys.modules)\n")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    again = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment)
     assert again.returncode == 1 and "exists already" in again.stderr and "Traceback" not in again.stderr
+    assert again.stdout == "triton False\n"
 
 
 def test_what_no_tensor_tells_comes_along(tmp_path):
