@@ -114,7 +114,7 @@ class TrainStep:
         is_plain = not jit_compile and strategy.num_replicas_in_sync == 1
         compiles_parts = is_plain and all("CPU" in variable.value.device for variable in model.variables)
         self._fused_layers = fused_layers if compiles_parts else contextlib.nullcontext
-        inner_optimizer.joins_matrices, inner_optimizer.compiles_decay = is_plain, compiles_parts
+        inner_optimizer.joins_matrices = is_plain
         # XLA cannot compile where replicas synchronize, and mirrored ones do even if there is only one; TPUStrategy
         # compiles the step itself.
         is_mirrored = isinstance(strategy, tf.distribute.MirroredStrategy | tf.distribute.MultiWorkerMirroredStrategy)

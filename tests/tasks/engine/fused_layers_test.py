@@ -300,7 +300,6 @@ def train(is_fused: bool = True, random_seed: int = 5, jit_compile: bool = False
     )
     if not is_fused:
         step._fused_layers = contextlib.nullcontext
-        step.optimizer.compiles_decay = False
     before = [weight.numpy() for weight in model.weights]
     function = tf.function(step, autograph=False)
     figures = [{name: float(value) for name, value in function(FEATURES, LABELS).items()} for _ in range(2)]
