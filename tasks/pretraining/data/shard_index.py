@@ -46,7 +46,6 @@ class ShardIndex(NamedTuple):
         offsets: int64, shape (G,), offset of each group in the file, in bytes.
         lengths: int32, shape (N,), number of tokens of each record that are not padding.
         masked: int32, shape (N,), number of masked positions of each record.
-        rows: int16, shape (N,) or, until it is planned, (0,): see `packed_data.PackingPlan.row_of_record`.
     """
 
     fingerprint: np.ndarray
@@ -58,7 +57,6 @@ class ShardIndex(NamedTuple):
     offsets: np.ndarray
     lengths: np.ndarray
     masked: np.ndarray
-    rows: np.ndarray
 
 
 class Records(NamedTuple):
@@ -110,7 +108,9 @@ def read_indexes(files: list[str], **lengths: int) -> list[ShardIndex]:
             scan = functools.partial(_scan, lengths=lengths, report=progress.update)
             for path, index in zip(missing, pool.map(scan, missing), strict=True):
                 indexes[path] = index
-                save_index(path, index)
+                # Without the permission to write it, every training makes it again.
+                with contextlib.suppress(InputError, PermissionError), atomic_path(index_path(path)) as temporary:
+                    write_arrays(temporary, index)
     for path, index in indexes.items():
         if index.sizes.tolist() != list(lengths.values()):
             raise InputError(
@@ -118,12 +118,6 @@ def read_indexes(files: list[str], **lengths: int) -> list[ShardIndex]:
                 "--max_seq_length and --max_predictions_per_seq these values."
             )
     return [indexes[path] for path in files]
-
-
-def save_index(path: str, index: ShardIndex) -> None:
-    """Writes the index of a file. Without the permission to do so, every training makes it again."""
-    with contextlib.suppress(InputError, PermissionError), atomic_path(index_path(path)) as temporary:
-        write_arrays(temporary, index)
 
 
 def write_arrays(path: str, arrays: NamedTuple) -> None:
@@ -259,7 +253,6 @@ def make_index(path: str, figures: RecordFigures, sizes: tuple[int, int]) -> Sha
         sizes=np.array(sizes, np.int64),
         checksum=np.int64(zlib.crc32(figures.checksums.astype("<u4"))),
         offsets=np.concatenate([np.zeros(1, np.int64), ends])[:-1][::GROUP],
-        rows=np.zeros(0, np.int16),
         **{name: value for name, value in figures._asdict().items() if name in ShardIndex._fields},
     )
 

@@ -1,9 +1,9 @@
 """Packs several instances into one row of `max_seq_length` tokens (Krell et al. 2021).
 
-Rows are planned once, over windows of consecutive records, which are in shuffled order in the files. The plan is the
-same in every epoch. Attention keeps the instances of a row apart, so a row only decides which instances share a batch,
-and rows are shuffled every epoch. So all epochs have the same number of rows, and resuming remains a matter of
-counting. The plan takes 2 bytes per record.
+Rows are planned at the start, over windows of consecutive records, which are in shuffled order in the files. The plan
+is the same in every epoch. Attention keeps the instances of a row apart, so a row only decides which instances share a
+batch, and rows are shuffled every epoch. So all epochs have the same number of rows, and resuming remains a matter of
+counting. The plan takes 2 bytes per record, and half a second for a million.
 
 N: records, R: rows, S: `max_seq_length`, P: `max_predictions_per_seq`, K: instances of a row at most, Q: masked
 positions of a row at most, n: instances of a batch of rows.
@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from tasks.pretraining.data.masking import MaskingRules, num_to_mask
-from tasks.pretraining.data.shard_index import GROUP, Records, save_index
+from tasks.pretraining.data.shard_index import GROUP, Records
 from tasks.text.parallel import progress_bar
 
 # Records that are packed together. From a few hundred on, rows are 99% full. A multiple of `GROUP` that fits int16.
@@ -53,25 +53,19 @@ class PackingPlan:
 
 
 def plan_packing(records: Records, masking: MaskingRules | None = None) -> PackingPlan:
-    """Decides which records share a row, by their sizes alone, and stores the plan in the index of each file.
+    """Decides which records share a row, by their sizes alone.
 
     Args:
         records: the files with their indexes.
-        masking: rules of dynamic masking, if any. Rows then have room for these masks and for the stored ones, and such
-            a plan is not stored if it differs.
+        masking: rules of dynamic masking, if any. Rows then have room for these masks and for the stored ones.
     """
     masked = [index.masked for index in records.indexes]
     if masking is not None:
         masked = [np.maximum(index.masked, num_to_mask(index.lengths, masking)) for index in records.indexes]
     rows = []
-    with progress_bar("plan rows", "record", sum(map(len, masked))) as progress:
-        for path, index, most in zip(records.files, records.indexes, masked, strict=True):
-            as_stored = np.array_equal(most, index.masked)
-            if not (as_stored and len(index.rows) == len(most)):
-                index = index._replace(rows=_pack_file(index.lengths, most, records.lengths["max_seq_length"]))
-                if as_stored:
-                    save_index(path, index)
-            rows.append(index.rows)
+    with progress_bar("plan rows", "record", records.num_records) as progress:
+        for index, most in zip(records.indexes, masked, strict=True):
+            rows.append(_pack_file(index.lengths, most, records.lengths["max_seq_length"]))
             progress.update(len(most))
     rows_per_window, examples, predictions = np.concatenate(list(map(_describe_windows, rows, masked))).T
     return PackingPlan(
