@@ -162,7 +162,10 @@ class RestHandler(http.server.BaseHTTPRequestHandler):
 
     def _check_host(self) -> None:
         """Refuses names that a web page may have made to point at this machine (DNS rebinding)."""
-        host = self.headers.get("Host", "").strip().lower()
+        hosts = self.headers.get_all("Host", [""])
+        if len(hosts) > 1:  # A proxy before this server may have gone by another one.
+            raise self._refusal("Expected one Host header.")
+        host = hosts[0].strip().lower()
         name = host.rpartition(":")[0] if re.search(r":\d*$", host) and not host.endswith("]") else host
         if not self.server.settings.answers_to(name.strip("[]")):
             name = name[:200]
@@ -260,11 +263,11 @@ class RestHandler(http.server.BaseHTTPRequestHandler):
         """Returns the length of the body, None if it comes in chunks."""
         lengths, codings = (self.headers.get_all(name, []) for name in ("Content-Length", "Transfer-Encoding"))
         if codings:
-            is_chunked = [coding.strip().lower() for coding in codings] == ["chunked"]
+            is_chunked = [coding.strip(" \t").lower() for coding in codings] == ["chunked"]
             if lengths or not is_chunked or self.request_version == "HTTP/1.0":
                 raise self._refusal("Expected a Content-Length, or a Transfer-Encoding of chunked alone.")
             return None
-        value = lengths[0].strip() if lengths else "0"
+        value = lengths[0].strip(" \t") if lengths else "0"  # Not the blanks of Latin-1, which a proxy would refuse.
         if len(lengths) > 1 or not (value.isascii() and value.isdigit() and len(value) < 20):
             raise self._refusal("The Content-Length is not one whole number.")
         return int(value)
