@@ -128,10 +128,10 @@ class Turns:
         turns = self._short if num_bytes <= _SHORT_BYTES else self._long
         seconds = time_left()
         if seconds <= 0 or not turns.acquire(timeout=seconds):
-            raise too_late()
+            raise too_late(seconds)
         try:
-            if time_left() <= 0:  # The client has gone in the meantime.
-                raise too_late()
+            if (seconds := time_left()) <= 0:  # The client has gone in the meantime.
+                raise too_late(seconds)
             yield
         finally:
             turns.release()

@@ -231,7 +231,7 @@ class Batcher:
         try:
             outputs = task.answer.result(max(0.0, time_left()))
         except TimeoutError:
-            raise too_late() from None
+            raise too_late(time_left()) from None
         monitoring.spend(monitoring.QUEUE, task.queued)
         return outputs
 
@@ -242,8 +242,8 @@ class Batcher:
         for task in tasks:
             task.queued = now - task.enqueued
             self.metrics.queuing_latency.observe(task.queued * 1e6)
-            if task.time_left() <= 0:
-                task.answer.set_exception(too_late())
+            if (seconds := task.time_left()) <= 0:
+                task.answer.set_exception(too_late(seconds))
             else:
                 wanted.append(task)
         with monitoring.collected():  # The wait for a turn counts as the batch's time, whichever thread runs it.

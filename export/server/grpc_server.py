@@ -25,7 +25,7 @@ from export.server.config_files import declared_message, read_text_message, sett
 from export.server.model_manager import ModelManager, UnavailableVersionError
 from export.server.monitoring import Metrics
 from export.server.server_settings import DRAIN_SECONDS, ServerSettings
-from export.server.serving_error import MOST_SECONDS, ServingError, TimeLeft, as_serving_error, invalid
+from export.server.serving_error import GONE, MOST_SECONDS, ServingError, TimeLeft, as_serving_error, invalid
 from keras_bert.errors import InputError
 
 _MAX_MESSAGE = 1024  # Characters of an error's message, TensorFlow Serving's limit.
@@ -92,7 +92,8 @@ def _handle(
     """Answers a request's bytes. The client gets every error; the log gets only the server's own."""
 
     def time_left() -> float:
-        return min(context.time_remaining(), MOST_SECONDS) if context.is_active() else 0.0
+        seconds = min(context.time_remaining(), MOST_SECONDS)
+        return seconds if context.is_active() or seconds <= 0.0 else GONE
 
     try:
         carrier = dict(context.invocation_metadata())

@@ -1,14 +1,16 @@
 """Errors of requests, which both protocols translate, and the time that a request has left."""
 
 import logging
+import math
 import sys
 import traceback
 from collections.abc import Callable
 
 import grpc
 
-# Seconds for which the answer to a request is still wanted: 0 or less once its time is over or its client is gone.
+# Seconds for which the answer to a request is still wanted: 0 or less once its time is over, `GONE` once its client is.
 TimeLeft = Callable[[], float]
+GONE = -math.inf
 # The time of a request without a deadline. gRPC says 9e18 seconds, and locks of Python wait for no more than 9e9.
 MOST_SECONDS = 3600.0
 
@@ -52,8 +54,10 @@ def invalid(message: str, http_status: int | None = None) -> ServingError:
     return ServingError("INVALID_ARGUMENT", message, http_status)
 
 
-def too_late() -> ServingError:
-    """Returns the error of a request whose client no longer waits for the answer."""
+def too_late(seconds: float) -> ServingError:
+    """Returns the error of a request whose client no longer waits for the answer; `seconds` as in `TimeLeft`."""
+    if seconds == GONE:
+        return ServingError("CANCELLED", "The client has cancelled the request.")
     return ServingError("DEADLINE_EXCEEDED", "The request's deadline passed before it was answered.")
 
 

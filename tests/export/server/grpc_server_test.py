@@ -370,6 +370,7 @@ def test_a_cancelled_request_is_not_computed(server, stub, monkeypatch):
         time.sleep(0.1)
     toy_server.until(lambda: server.rest.admission.in_progress == 0)
     assert computed == []
+    assert toy_server.figure(server, "request_count", model_name="half", status="CANCELLED") == 1.0
 
 
 def test_an_unexpected_failure_says_nothing_of_itself(stub, monkeypatch, caplog):
