@@ -62,12 +62,17 @@ def plan_packing(records: Records, masking: MaskingRules | None = None) -> Packi
     masked = [index.masked for index in records.indexes]
     if masking is not None:
         masked = [np.maximum(index.masked, num_to_mask(index.lengths, masking)) for index in records.indexes]
-    rows = []
+    rows, figures = [], []
     with progress_bar("plan rows", "record", records.num_records) as progress:
         for index, most in zip(records.indexes, masked, strict=True):
-            rows.append(_pack_file(index.lengths, most, records.lengths["max_seq_length"]))
-            progress.update(len(most))
-    rows_per_window, examples, predictions = np.concatenate(list(map(_describe_windows, rows, masked))).T
+            for start in range(0, len(most), WINDOW):
+                window = slice(start, start + WINDOW)
+                row_of_record = _pack_window(index.lengths[window], most[window], records.lengths["max_seq_length"])
+                num_examples, num_masked = np.bincount(row_of_record), np.bincount(row_of_record, most[window])
+                rows.append(row_of_record)
+                figures.append((len(num_examples), num_examples.max(), num_masked.max()))
+                progress.update(len(row_of_record))
+    rows_per_window, examples, predictions = np.array(figures, np.int64).T
     return PackingPlan(
         row_of_record=np.concatenate(rows),
         rows_per_window=rows_per_window,
@@ -76,25 +81,10 @@ def plan_packing(records: Records, masking: MaskingRules | None = None) -> Packi
     )
 
 
-def _pack_file(lengths: np.ndarray, masked: np.ndarray, max_seq_length: int) -> np.ndarray:
-    rows = np.zeros(len(lengths), np.int16)
-    for start in range(0, len(lengths), WINDOW):
-        window = slice(start, start + WINDOW)
-        mean_share = masked[window].sum() / lengths[window].sum()
-        bound = max(int(masked[window].max()), math.ceil(max_seq_length * mean_share * _MASKED_SLACK))
-        rows[window] = pack_window(lengths[window], masked[window], max_seq_length, bound)
-    return rows
-
-
-def _describe_windows(rows: np.ndarray, masked: np.ndarray) -> np.ndarray:
-    """Returns the number of rows of each window, and the most records and masked positions of a row: (windows, 3)."""
-    figures = []
-    for start in range(0, len(rows), WINDOW):
-        window = slice(start, start + WINDOW)
-        records = np.bincount(rows[window])
-        positions = np.bincount(rows[window], masked[window])
-        figures.append((len(records), records.max(), positions.max()))
-    return np.array(figures, np.int64).reshape(-1, 3)
+def _pack_window(lengths: np.ndarray, masked: np.ndarray, max_seq_length: int) -> np.ndarray:
+    mean_share = masked.sum() / lengths.sum()
+    bound = max(int(masked.max()), math.ceil(max_seq_length * mean_share * _MASKED_SLACK))
+    return pack_window(lengths, masked, max_seq_length, bound)
 
 
 def pack_window(lengths: np.ndarray, masked: np.ndarray, max_length: int, max_masked: int) -> np.ndarray:
