@@ -26,8 +26,8 @@ class EncoderGraph(OnnxNodes):
 
     Args:
         settings: `num_layers`, `num_heads`, `hidden_dim`, `activation`, `layer_norm_epsilon`, `first_token_only` (the
-            last layer computes only the first token), and optionally `attention` and `pooler_activation`, by default
-            "bidirectional" and "tanh".
+            last layer computes only the first token, which needs `unpadded`), and optionally `attention` and
+            `pooler_activation`, by default "bidirectional" and "tanh".
         read: maps the name of a weight, as in `served_backbone.named_weights`, to a float32 array or variable.
         unpadded: bool, whether to compute only real tokens, with data-dependent shapes; False computes padding as well.
         int8: the `dense_products` to compute with integers, by an operator of ONNX Runtime's own.
@@ -148,8 +148,6 @@ class EncoderGraph(OnnxNodes):
                 query = self.node("Gather", query, self.integers(0), axis=2)
             return query, self.node("Transpose", key, perm=[0, 1, 3, 2]), value
         query, key, value = self.node("Split", product, outputs=3, axis=-1)
-        if first_only:
-            query = self.node("Gather", query, self.integers(0), axis=1)
         shape = self.integers(0, 0, self._num_heads, self._head_size)
         return tuple(
             self.node("Transpose", self.node("Reshape", array, shape), perm=order)

@@ -103,8 +103,7 @@ class PretrainingSettings(TrainingSettings):
             raise InputError(
                 f"--dynamic_masking draws masks in this process, which needs --tpu=local. Received: --tpu={self.tpu}"
             )
-        defaults, masks = type(self).__dataclass_fields__, ("masked_lm_prob", "do_whole_word_mask")
-        idle = [f"--{name}" for name in masks if getattr(self, name) != defaults[name].default]
+        idle = self.changed("masked_lm_prob", "do_whole_word_mask")
         if idle and not self.dynamic_masking:
             raise InputError(f"{' and '.join(idle)}: the records hold their masks. Add --dynamic_masking to draw some.")
         if self.adam_lr_ratio != 1.0 and self.optimizer != "muon":
