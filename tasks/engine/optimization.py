@@ -21,7 +21,6 @@ import keras
 import tensorflow as tf
 from keras import ops
 
-from tasks.engine.muon import orthogonal_updates
 from tasks.engine.schedules import SCHEDULES
 from tasks.engine.settings import OPTIMIZERS
 
@@ -31,6 +30,7 @@ _ENCODER_LAYER = re.compile(r"(?:^|/)transformer_layer_(\d+)/")
 _EMBEDDINGS = re.compile(r"(?:^|/)embeddings/.")
 # Query, key and value side by side in one kernel (keras_bert/encoder/attention.py).
 _THREE_IN_ONE = re.compile(r"(?:^|/)query_key_value/kernel$")
+_MUON_SIZE = 0.2  # Root mean square of an update, about that of Adam's (Liu et al. 2025, arXiv:2502.16982, 2.2).
 
 
 class UpdateRule(NamedTuple):
@@ -93,8 +93,8 @@ def _update_rule(path: str, weight_decay: float, layer_decay: float, num_layers:
 class _BertOptimizer(keras.optimizers.Optimizer):
     """Base of the profiles: two moments per gradient, and update rules by path.
 
-    Like Keras's own optimizers, they use `_get_variable_index`, `_apply_weight_decay` and `_backend_update_step`, for
-    which there are no public names.
+    Like Keras's own optimizers, they use `_get_variable_index` and `_apply_weight_decay`, for which there are no public
+    names.
 
     Attributes:
         rules: one `UpdateRule` per variable, in their order; set by `build`.
@@ -251,11 +251,9 @@ class BertMuon(BertAdamW):
 
     Attributes:
         momentum: momentum of the matrices.
-        joins_matrices: whether all matrices are updated together (one replica, no XLA).
     """
 
     momentum = 0.95
-    joins_matrices = False
 
     def __init__(self, learning_rate=5e-5, *, adam_lr_ratio: float = 1.0, **kwargs):
         super().__init__(learning_rate, **kwargs)
@@ -276,34 +274,18 @@ class BertMuon(BertAdamW):
 
     def update_step(self, gradient, variable, learning_rate) -> None:
         """Updates one variable and its moments; `gradient` has the variable's shape."""
-        if self._is_orthogonal(variable):
-            self._update_matrices([(gradient, variable)])
-        else:
+        index = self._get_variable_index(variable)
+        rule = self.rules[index]
+        if not rule.is_orthogonal:
             super().update_step(gradient, variable, learning_rate)
-
-    def _backend_update_step(self, grads, trainable_variables, learning_rate) -> None:
-        """Updates all variables; with `joins_matrices`, all matrices together."""
-        pairs = list(zip(grads, trainable_variables, strict=True))
-        if self.joins_matrices:
-            self._update_matrices([pair for pair in pairs if self._is_orthogonal(pair[1])])
-            pairs = [pair for pair in pairs if not self._is_orthogonal(pair[1])]
-        super()._backend_update_step(*zip(*pairs, strict=True), learning_rate)
-
-    def _is_orthogonal(self, variable) -> bool:
-        return self.rules[self._get_variable_index(variable)].is_orthogonal
-
-    def _update_matrices(self, pairs: list[tuple]) -> None:
-        rules, momenta = [], []
-        for gradient, variable in pairs:
-            index = self._get_variable_index(variable)
-            rules.append(self.rules[index])
-            first, gradient = self._first_moments[index], _dense(gradient, variable.dtype)
-            self.assign_add(first, gradient - first * (1.0 - self.momentum))
-            momenta.append(gradient + first * self.momentum)
-        updates = orthogonal_updates(momenta, [rule.trust_ratios for rule in rules], self._newton_schulz)
-        for (_, variable), rule, update in zip(pairs, rules, updates, strict=True):
-            rate = self._rate(rule.rate_multiplier, variable.dtype)
-            self.assign_sub(variable, (update + variable * rule.weight_decay) * rate)
+            return
+        first, gradient = self._first_moments[index], _dense(gradient, variable.dtype)
+        self.assign_add(first, gradient - first * (1.0 - self.momentum))
+        matrices = ops.stack(ops.split(gradient + first * self.momentum, rule.trust_ratios, axis=-1))  # [1 or 3, ...]
+        updates = self._newton_schulz(matrices, 5) * (_MUON_SIZE * max(matrices.shape[1:]) ** 0.5)
+        update = ops.concatenate(ops.unstack(updates, rule.trust_ratios), axis=-1)
+        rate = self._rate(rule.rate_multiplier, variable.dtype)
+        self.assign_sub(variable, (update + variable * rule.weight_decay) * rate)
 
 
 def _dense(gradient, dtype: str):

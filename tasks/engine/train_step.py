@@ -111,10 +111,9 @@ class TrainStep:
         self._seeds = dropout_seeds(model)
         self._has_gradient: list[bool] = []  # Filled by tracing.
         self._differentiate, self._run, self._apply_model = self._accumulate, self._step, self._forward
-        is_plain = not jit_compile and strategy.num_replicas_in_sync == 1
-        compiles_parts = is_plain and all("CPU" in variable.value.device for variable in model.variables)
-        self._fused_layers = fused_layers if compiles_parts else contextlib.nullcontext
-        inner_optimizer.joins_matrices = is_plain
+        is_on_cpu = all("CPU" in variable.value.device for variable in model.variables)
+        is_fused = is_on_cpu and not jit_compile and strategy.num_replicas_in_sync == 1
+        self._fused_layers = fused_layers if is_fused else contextlib.nullcontext
         # XLA cannot compile where replicas synchronize, and mirrored ones do even if there is only one; TPUStrategy
         # compiles the step itself.
         is_mirrored = isinstance(strategy, tf.distribute.MirroredStrategy | tf.distribute.MultiWorkerMirroredStrategy)

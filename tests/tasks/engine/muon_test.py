@@ -23,11 +23,9 @@ def split(values: dict) -> dict:
     return {**{path: value for path, value in values.items() if path in MATRICES and path != FUSED}, **qkv}
 
 
-@pytest.mark.parametrize("joins_matrices", [False, True])
-def test_matrices_follow_kerass_and_the_rest_adamw(joins_matrices):
+def test_matrices_follow_kerass_and_the_rest_adamw():
     start, gradients = draw({**MATRICES, **OTHERS}, steps=4)
     optimizer = BertMuon(SCHEDULE, adam_lr_ratio=0.25)
-    optimizer.joins_matrices = joins_matrices
     got = run_steps(optimizer, start, gradients)
     oracle = keras.optimizers.Muon(SCHEDULE, weight_decay=0.01)
     expected = run_steps(oracle, split(start), [split(step) for step in gradients])
