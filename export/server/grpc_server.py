@@ -173,11 +173,11 @@ class GrpcServer:
 
     def stop(self) -> None:
         """Refuses new requests, and abandons those in progress after `DRAIN_SECONDS`; does not wait."""
-        self._ended = self._server.stop(DRAIN_SECONDS)
+        self._server.stop(DRAIN_SECONDS)
 
     def wait(self) -> None:
-        """Waits, after `stop`, until the last request is answered or abandoned."""
-        self._ended.wait()
+        """Stops unless `stop` has begun that, and waits until the last request is answered or abandoned."""
+        self._server.stop(DRAIN_SECONDS).wait()
 
 
 def _channel_arguments(pairs: list[str]) -> dict[str, int | str]:

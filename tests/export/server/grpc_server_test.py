@@ -389,3 +389,12 @@ def test_a_taken_port_is_a_clear_error(server):
         InputError, match=f"Cannot listen on 127.0.0.1:{server.grpc.port}. Choose another --host or --port"
     ):
         GrpcServer(server.manager, rest.routes.metrics, rest.admission, settings)
+
+
+def test_a_server_ends_although_nothing_stopped_it_before(server):
+    """As when REST cannot start: an AttributeError of `wait` hid the reason."""
+    other = GrpcServer(server.manager, server.rest.routes.metrics, server.rest.admission, ServerSettings(port=0))
+    other.start()
+    other.wait()
+    with grpc.insecure_channel(f"127.0.0.1:{other.port}") as channel, pytest.raises(grpc.FutureTimeoutError):
+        grpc.channel_ready_future(channel).result(0.5)
