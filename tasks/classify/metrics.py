@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tasks.fine_tuning import doubt
-from tasks.fine_tuning.metrics import accuracy, class_scores
+from tasks.fine_tuning.metrics import accuracy, class_scores, pearson
 
 # === Figures of classes: true and predicted classes, int, shape (N,) ===
 
@@ -28,16 +28,11 @@ def accuracy_f1_mean(labels: np.ndarray, predictions: np.ndarray) -> float:
 
 
 def matthews_correlation(labels: np.ndarray, predictions: np.ndarray) -> float:
-    """Returns Matthews's correlation, in Gorodkin's generalization to any number of classes, as scikit-learn does.
+    """Returns Matthews's correlation, GLUE's figure for CoLA, or 0 for constant labels or predictions.
 
-    It is 0 for constant labels or predictions.
+    Of two classes, numbered 0 and 1, it is Pearson's.
     """
-    classes = np.union1d(labels, predictions)
-    true, predicted = (np.sum(column[:, np.newaxis] == classes, axis=0) for column in (labels, predictions))
-    total = len(labels)
-    covariance = total * np.sum(labels == predictions) - true @ predicted
-    deviations = np.sqrt(float(total**2 - true @ true)) * np.sqrt(float(total**2 - predicted @ predicted))
-    return float(covariance / deviations) if deviations > 0 else 0.0
+    return pearson(labels, predictions)
 
 
 CLASS_METRICS = {metric.__name__: metric for metric in (accuracy, f1, accuracy_f1_mean, matthews_correlation)}
