@@ -42,9 +42,8 @@ def best_answers(
     n_best_size: int = 20,
     max_answer_length: int = 30,
     version_2_with_negative: bool,
-    null_score_diff_threshold: float = 0.0,
 ) -> Answers:
-    """Chooses the answers to all questions.
+    """Chooses the best answer to each question, whatever its null odds; see `apply_threshold`.
 
     Each window contributes the pairs of its `n_best_size` highest starts and ends (google-research/bert counts padding
     among them). A start must have its maximum context in its window, but an end need not. The candidates of all windows
@@ -52,7 +51,7 @@ def best_answers(
     to `TIE`), the earlier place in the context comes first, and "no answer" last.
 
     With `version_2_with_negative`, [CLS] stands for "no answer". Its score is the lowest sum of its logits in any
-    window. If it exceeds the best answer's score by more than `null_score_diff_threshold`, the prediction is "".
+    window.
 
     Args:
         questions: N questions.
@@ -61,7 +60,6 @@ def best_answers(
         n_best_size: starts and ends to combine per window, and answers to list per question.
         max_answer_length: maximum tokens of an answer.
         version_2_with_negative: whether a question may have no answer.
-        null_score_diff_threshold: threshold of the null odds. Infinity always gives the best answer.
     """
     logits = np.stack([start_logits, end_logits]).astype(np.float64)  # [2, T]
     limits = np.searchsorted(windows.question_index, np.arange(len(questions) + 1))
@@ -72,18 +70,16 @@ def best_answers(
         candidates = _find_candidates(windows, logits, row_splits, null, n_best_size, max_answer_length)
         nbest = _choose(candidates, null, n_best_size, _final_texts(question, windows))
         answers.nbest[question.id] = nbest
-        if null is None:
-            answers.predictions[question.id] = nbest[0]["text"]
-            continue
         best = next((entry for entry in nbest if entry["text"]), None)
-        odds = NO_SPAN_ODDS if best is None else sum(null) - best["start_logit"] - best["end_logit"]
-        answers.null_odds[question.id] = odds
         answers.predictions[question.id] = "" if best is None else best["text"]
-    return apply_threshold(answers, null_score_diff_threshold)
+        if null is not None:
+            odds = NO_SPAN_ODDS if best is None else sum(null) - best["start_logit"] - best["end_logit"]
+            answers.null_odds[question.id] = odds
+    return answers
 
 
 def apply_threshold(answers: Answers, threshold: float) -> Answers:
-    """Replaces the predictions whose null odds exceed the threshold by ""."""
+    """Replaces by "" the predictions where "no answer" scores higher than the best answer by more than a threshold."""
     predictions = {
         name: "" if answers.null_odds.get(name, threshold) > threshold else text
         for name, text in answers.predictions.items()

@@ -72,42 +72,28 @@ def _dataset(questions: Sequence[Question]) -> list[dict]:
     return [{"paragraphs": [{"qas": asked}]}]
 
 
-def best_thresholds(
-    questions: Sequence[Question], predictions: Mapping[str, str], null_odds: Mapping[str, float]
-) -> dict[str, float]:
-    """Returns the thresholds with the highest exact match and F1, as the official script finds them.
-
-    Args:
-        questions: questions with their known answers.
-        predictions: an answer to every question, by id.
-        null_odds: null odds of each question, by id.
-
-    Returns:
-        `best_exact` and `best_f1` in percent, and their thresholds `best_exact_thresh` and `best_f1_thresh`. The script
-        gives the threshold 0.0 if it is best to answer no question, although some may be answered at 0.0.
-    """
-    results = load_script(True).evaluate(_dataset(questions), dict(predictions), dict(null_odds))
-    return {f"best_{name}": results[f"final_{name}"] for name in ("exact", "exact_thresh", "f1", "f1_thresh")}
-
-
-def choose_threshold(questions: Sequence[Question], null_odds: Mapping[str, float], best: Mapping[str, float]) -> float:
-    """Chooses a threshold with the highest F1 that is not close to the null odds of any question.
+def find_threshold(questions: Sequence[Question], best: Answers) -> tuple[float, dict[str, float]]:
+    """Finds the threshold of the null odds with the highest F1.
 
     The script's threshold equals the null odds of the last answered question. In a batch of another size these odds may
     differ in the last digit, which would leave the question unanswered. The middle between them and the next higher
-    odds, but at most 1 above them, gives the same answers without that risk. If it is best to answer no question, the
-    threshold is 1 below all odds.
+    odds, but at most 1 above them, gives the same answers without that risk. If it is best to answer no question, where
+    the script's threshold is 0.0, the threshold is 1 below all odds.
 
     Args:
         questions: questions with their known answers.
-        null_odds: null odds of each question, by id.
-        best: return value of `best_thresholds`.
+        best: an answer to every question, and its null odds.
+
+    Returns:
+        The threshold; and what the official script finds: the highest `best_exact` and `best_f1` in percent, and their
+        thresholds `best_exact_thresh` and `best_f1_thresh`.
     """
-    nothing = 100.0 * sum(not question.answers for question in questions) / len(questions)
-    if best["best_f1"] <= nothing:
-        return min(null_odds.values()) - 1.0
-    threshold = best["best_f1_thresh"]
-    return threshold + min([2.0, *(odds - threshold for odds in null_odds.values() if odds > threshold)]) / 2.0
+    results = load_script(True).evaluate(_dataset(questions), dict(best.predictions), dict(best.null_odds))
+    figures = {f"best_{name}": results[f"final_{name}"] for name in ("exact", "exact_thresh", "f1", "f1_thresh")}
+    all_odds, threshold = best.null_odds.values(), figures["best_f1_thresh"]
+    if figures["best_f1"] <= 100.0 * sum(not question.answers for question in questions) / len(questions):
+        return min(all_odds) - 1.0, figures
+    return threshold + min([2.0, *(odds - threshold for odds in all_odds if odds > threshold)]) / 2.0, figures
 
 
 def intervals(scores: Scores) -> dict[str, list[float]]:

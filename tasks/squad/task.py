@@ -215,17 +215,15 @@ class Squad(task.Task):
     def evaluate(self, answers, results):
         """Scores the answers with the official script, for SQuAD 2.0 at the given threshold or else the best one."""
         questions, windows, spec = answers.part.rows.questions, answers.encoded.source, answers.trained.spec
-        best, chosen, thresholds = _best_answers(answers), {}, {}
+        best, chosen, found = _best_answers(answers), {}, {}
         with_negative, searches = spec.version_2_with_negative, getattr(self.settings, THRESHOLD) is None
         if with_negative:
-            thresholds = metrics.best_thresholds(questions, best.predictions, best.null_odds)
-            chosen[THRESHOLD] = getattr(spec, THRESHOLD)
-            if searches:
-                chosen[THRESHOLD] = metrics.choose_threshold(questions, best.null_odds, thresholds)
+            threshold, found = metrics.find_threshold(questions, best)
+            chosen[THRESHOLD] = threshold if searches else getattr(spec, THRESHOLD)
         final = apply_threshold(best, chosen.get(THRESHOLD, 0.0))
         scores = metrics.score_each(questions, final.predictions, with_negative)
         losses, _ = metrics.score_windows(answers.outputs, answers.encoded.examples)
-        figures = {**metrics.score_all(questions, final.predictions, with_negative), **thresholds, **chosen}
+        figures = {**metrics.score_all(questions, final.predictions, with_negative), **found, **chosen}
         figures["loss"] = float(losses.mean())
         intervals = metrics.intervals(scores)
         return task.Evaluation(
@@ -260,6 +258,6 @@ class Squad(task.Task):
 
 def _best_answers(answers: task.Answers) -> Answers:
     """Returns the best answer to each question, whatever its null odds, for both evaluation and prediction."""
-    names = (*Squad.changes_answers, "version_2_with_negative")
-    options = {name: getattr(answers.trained.spec, name) for name in names} | {THRESHOLD: float("inf")}
+    names = ("n_best_size", "max_answer_length", "version_2_with_negative")
+    options = {name: getattr(answers.trained.spec, name) for name in names}
     return best_answers(answers.part.rows.questions, answers.encoded.source, *answers.outputs.T, **options)

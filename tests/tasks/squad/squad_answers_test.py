@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from keras_bert.tokenization.python_tokenizer import PythonBertTokenizer
-from tasks.squad.answers import best_answers
+from tasks.squad.answers import apply_threshold, best_answers
 from tasks.squad.data import Question
 from tasks.squad.windows import make_windows
 
@@ -39,7 +39,7 @@ def windows_of(questions, lowercase=True, max_seq_length=64, doc_stride=32):
     )
 
 
-def answer(context, starts, ends, version_2_with_negative=False, **kwargs):
+def answer(context, starts, ends, version_2_with_negative=False, threshold=0.0, **kwargs):
     """The answers to one question; `starts` and `ends`: {number of the token among all: logit}, others are low.
 
     A window of its own starts with [CLS] w48 w49 [SEP]: the context's first token is number 4.
@@ -50,7 +50,8 @@ def answer(context, starts, ends, version_2_with_negative=False, **kwargs):
     logits = np.full((2, len(windows.token_word)), LOW, np.float32)
     for row, values in zip(logits, (starts, ends), strict=True):
         row[list(values)] = list(values.values())
-    answers = best_answers(questions, windows, *logits, version_2_with_negative=version_2_with_negative, **kwargs)
+    best = best_answers(questions, windows, *logits, version_2_with_negative=version_2_with_negative, **kwargs)
+    answers = apply_threshold(best, threshold)
     assert list(answers.predictions) == list(answers.nbest) == ["q"]
     assert sum(entry["probability"] for entry in answers.nbest["q"]) == pytest.approx(1.0)
     return answers
@@ -209,9 +210,9 @@ def test_no_answer_wins_if_its_lead_is_above_the_threshold():
     starts, ends = {0: 2.0, 4: 3.0}, {0: 2.5, 4: 1.0}  # null 4.5, w0 4.0
     answers = answer("w0", starts, ends, True)
     assert answers.predictions == {"q": ""} and answers.null_odds == {"q": 0.5} and texts(answers) == ["", "w0"]
-    assert answer("w0", starts, ends, True, null_score_diff_threshold=0.4).predictions["q"] == ""
-    assert answer("w0", starts, ends, True, null_score_diff_threshold=0.5).predictions["q"] == "w0"  # not above it
-    assert answer("w0", starts, ends, True, null_score_diff_threshold=math.inf).predictions["q"] == "w0"
+    assert answer("w0", starts, ends, True, threshold=0.4).predictions["q"] == ""
+    assert answer("w0", starts, ends, True, threshold=0.5).predictions["q"] == "w0"  # not above it
+    assert answer("w0", starts, ends, True, threshold=math.inf).predictions["q"] == "w0"
 
 
 def test_an_answer_wins_at_equal_scores():
@@ -241,7 +242,7 @@ def test_no_answer_is_listed_even_if_it_is_not_among_the_best():
 
 def test_no_possible_span_gives_no_answer():
     starts = {0: 9.0, 1: 8.0, 4: 7.0}
-    answers = answer("w0", starts, starts, True, n_best_size=2, null_score_diff_threshold=1000.0)
+    answers = answer("w0", starts, starts, True, n_best_size=2, threshold=1000.0)
     assert answers.predictions == {"q": ""} and answers.null_odds == {"q": 1e6}
     assert answers.nbest["q"] == [{"text": "", "probability": 1.0, "start_logit": 9.0, "end_logit": 9.0}]
     answers = answer("w0", starts, starts, False, n_best_size=2)

@@ -73,13 +73,12 @@ def at(threshold):
 
 
 def test_the_best_thresholds_by_hand():
-    best = metrics.best_thresholds(ASKED, MUST, ODDS)
+    _, best = metrics.find_threshold(ASKED, Answers(MUST, {}, ODDS))
     assert best["best_exact_thresh"] == 0.25 and best["best_f1_thresh"] == 1.5
 
 
 def test_the_best_f1_is_that_of_the_answers_at_the_chosen_threshold_and_no_other_is_higher():
-    best = metrics.best_thresholds(ASKED, MUST, ODDS)
-    chosen = metrics.choose_threshold(ASKED, ODDS, best)
+    chosen, best = metrics.find_threshold(ASKED, Answers(MUST, {}, ODDS))
     assert chosen == 1.625  # Between c, which is answered, and f, which is not.
     assert metrics.score_all(ASKED, at(chosen), True)["f1"] == pytest.approx(best["best_f1"])
     others = [metrics.score_all(ASKED, at(value), True)["f1"] for value in np.arange(-4.0, 5.0, 0.25)]
@@ -88,19 +87,17 @@ def test_the_best_f1_is_that_of_the_answers_at_the_chosen_threshold_and_no_other
 
 def test_the_chosen_threshold_is_at_most_one_above_the_last_answer():
     asked, odds = [ask("a", "Rollo")], {"a": 2.0}
-    best = metrics.best_thresholds(asked, {"a": "Rollo"}, odds)
-    assert best["best_f1_thresh"] == 2.0 and metrics.choose_threshold(asked, odds, best) == 3.0
+    chosen, best = metrics.find_threshold(asked, Answers({"a": "Rollo"}, {}, odds))
+    assert best["best_f1_thresh"] == 2.0 and chosen == 3.0
     asked, odds = [*asked, ask("b")], {"a": 2.0, "b": 1e6}
-    assert (
-        metrics.choose_threshold(asked, odds, metrics.best_thresholds(asked, {"a": "Rollo", "b": "oath"}, odds)) == 3.0
-    )
+    assert metrics.find_threshold(asked, Answers({"a": "Rollo", "b": "oath"}, {}, odds))[0] == 3.0
 
 
 def test_where_answering_nothing_is_best_the_threshold_is_below_all():
     asked, odds, must = [ask("a", "Rollo"), ask("b")], {"a": -1.0, "b": -7.0}, {"a": "France", "b": "France"}
-    best = metrics.best_thresholds(asked, must, odds)
+    chosen, best = metrics.find_threshold(asked, Answers(must, {}, odds))
     assert best == {"best_exact": 50.0, "best_exact_thresh": 0.0, "best_f1": 50.0, "best_f1_thresh": 0.0}
-    assert metrics.choose_threshold(asked, odds, best) == -8.0
+    assert chosen == -8.0
 
 
 def test_the_chosen_threshold_has_the_best_f1_in_random_cases():
@@ -113,8 +110,7 @@ def test_the_chosen_threshold_has_the_best_f1_in_random_cases():
         ]
         must = {question.id: str(generator.choice(texts)) for question in asked}
         odds = {question.id: float(generator.normal()) for question in asked}
-        best = metrics.best_thresholds(asked, must, odds)
-        chosen = metrics.choose_threshold(asked, odds, best)
+        chosen, best = metrics.find_threshold(asked, Answers(must, {}, odds))
         given = {name: "" if odds[name] > chosen else text for name, text in must.items()}
         assert metrics.score_all(asked, given, True)["f1"] == pytest.approx(best["best_f1"])
 

@@ -1,7 +1,6 @@
 """Answers to real questions: against a second derivation and Model Garden's squad_lib, and there and back again."""
 
 import json
-import math
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,7 +10,7 @@ from squad_reference import answers_of, windows_of
 from tokenizer_reference import read_ids
 
 from keras_bert.tokenization.python_tokenizer import PythonBertTokenizer
-from tasks.squad.answers import best_answers
+from tasks.squad.answers import apply_threshold, best_answers
 from tasks.squad.data import first_answer, read_squad
 from tasks.squad.windows import make_windows
 from tasks.text.bad_rows import BadRows
@@ -50,9 +49,8 @@ def test_answers_equal_a_second_derivation(lowercase, is_version_2):
     windows = make_windows(questions, tokenizer, **SIZES)
     logits, splits = random_logits(windows, 1), windows.examples.row_splits
     settings = {"n_best_size": 20, "max_answer_length": 30}
-    answers = best_answers(
-        questions, windows, *logits, version_2_with_negative=is_version_2, null_score_diff_threshold=-8.0, **settings
-    )
+    best = best_answers(questions, windows, *logits, version_2_with_negative=is_version_2, **settings)
+    answers = apply_threshold(best, -8.0)
     ids, row = read_ids(VOCABULARIES[lowercase]), 0
     for question in questions:
         expected = windows_of(question, ids, lowercase, **SIZES)
@@ -134,9 +132,8 @@ def test_windows_and_answers_equal_model_garden_s(tmp_path, lowercase):
         expected = squad_lib.postprocess_output(
             examples, features, results, 20, 30, lowercase, is_version_2, null_score_diff_threshold=-8.0
         )
-        answers = best_answers(
-            questions, windows, *logits, version_2_with_negative=is_version_2, null_score_diff_threshold=-8.0
-        )
+        best = best_answers(questions, windows, *logits, version_2_with_negative=is_version_2)
+        answers = apply_threshold(best, -8.0)
         assert answers.predictions == expected[0] and answers.null_odds == expected[2]
         for key, entries in expected[1].items():
             assert by_score(answers.nbest[key]) == by_score(entries)
@@ -166,9 +163,7 @@ def test_gold_answers_survive_windows_and_projection(lowercase, max_seq_length, 
     starts, labels = windows.examples.row_splits[:-1], windows.examples.labels
     logits = np.zeros((2, len(windows.token_word)), np.float32)
     logits[0, starts + labels["start_positions"]] = logits[1, starts + labels["end_positions"]] = 10.0
-    answers = best_answers(
-        questions, windows, *logits, version_2_with_negative=True, null_score_diff_threshold=math.inf, n_best_size=1
-    )
+    answers = best_answers(questions, windows, *logits, version_2_with_negative=True, n_best_size=1)
     golden = {question.id: first_answer(question)[0] for question in questions if question.answers}
     kept = np.mean([answers.predictions[key] == text for key, text in golden.items()])
     with capsys.disabled():
