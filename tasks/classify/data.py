@@ -92,12 +92,10 @@ def read_table(path: str, task: TableTask, bad_rows: BadRows, with_labels: bool 
     has_header = task.headerless_columns is None or (task.test_has_header and not with_labels)
     file = open_rows(path, None if has_header else task.headerless_columns)
     file.require(task.columns(with_labels), _CURE)
-    usable, num_rows = read_usable(path, file.rows, lambda _, row: _read_row(row, task, with_labels), bad_rows)
-    if not usable:
-        state = f"none of its {num_rows} rows can be used" if num_rows else "the file holds no rows"
-        raise InputError(f"{path}: {state}. Expected one text a row.")
-    numbers, lines, kept = map(list, zip(*usable, strict=True))
-    columns = [list(column) for column in zip(*kept, strict=True)]
+    numbers, lines, values, num_rows = read_usable(
+        file, lambda _, row: _read_row(row, task, with_labels), bad_rows, "one text a row"
+    )
+    columns = [list(column) for column in zip(*values, strict=True)]
     return Table(
         path=path,
         lines=lines,

@@ -83,6 +83,8 @@ def read_table(path: str, text_columns: Sequence[str] | None, score_column: str 
         if not chosen:
             choose(list(row))
         names, score = chosen
+        if not names:
+            raise Broken(f"no text beside {score!r}. {_CURE}")
         if not text_columns and (key := next((name for name in row if name not in (*names, score)), None)):
             raise Broken(f"key {key!r} is not in the first object, whose keys are the columns. {_CURE}")
         values = [(name, take(row, name)) for name in names]
@@ -94,10 +96,7 @@ def read_table(path: str, text_columns: Sequence[str] | None, score_column: str 
         except Broken as error:
             raise error if score_column else Broken(f"{error} {_CURE}") from error
 
-    usable, _ = read_usable(path, file.rows, read_row, bad_rows)
-    if not usable or not chosen[0]:
-        raise InputError(f"{path}: the file holds no texts that can be used. Expected one or more in each row.")
-    _, lines, values = zip(*usable, strict=True)
+    _, lines, values, _ = read_usable(file, read_row, bad_rows, "one or more texts in each row")
     texts, scores = map(list, zip(*values, strict=True))
     for name, column in zip(chosen[0], zip(*texts, strict=True), strict=True):
         if not text_columns and all(parse_number(text) is not None for text in column):
@@ -107,7 +106,7 @@ def read_table(path: str, text_columns: Sequence[str] | None, score_column: str 
             f"{path}: a score is the similarity of two texts, but a row has {len(chosen[0])}: "
             f"{', '.join(chosen[0])}. {_CURE}"
         )
-    return Table(path=path, lines=list(lines), texts=texts, scores=None if chosen[1] is None else scores)
+    return Table(path=path, lines=lines, texts=texts, scores=None if chosen[1] is None else scores)
 
 
 def read_documents(path: str, seed: int) -> Table:

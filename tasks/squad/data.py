@@ -13,7 +13,7 @@ from keras_bert.errors import InputError
 from keras_bert.files import read_object
 from tasks.squad.text import find_answer, split_context
 from tasks.text.bad_rows import BadRows
-from tasks.text.rows import EXTENSIONS, Broken, check_text, has_half_pair, open_rows, parse_number, take
+from tasks.text.rows import EXTENSIONS, Broken, check_text, open_rows, parse_number, read_usable, take
 
 _CURE = "A table needs the columns question and context, and answer to train or to be scored by."
 
@@ -85,7 +85,7 @@ def read_squad(path: str, *, with_answers: bool, version_2_with_negative: bool, 
     for place, raw, context in read:
         where = f"{path}:{place}" if is_table else f"{path}: {place}"
         try:
-            identifier = _text(raw, "id")
+            identifier = check_text("id", raw.get("id"))
             where = where if is_table else f"{path}: question {identifier!r}"
             if place_of.setdefault(identifier, place) != place:
                 other = f"line {place_of[identifier]}" if is_table else place_of[identifier]
@@ -128,21 +128,19 @@ def first_answer(question: Question) -> tuple[str, int, int] | None:
     return None
 
 
-def _table_questions(path: str, with_answers: bool, bad_rows: BadRows) -> Iterator[tuple[str, dict, str]]:
-    """Yields the line, the question as in SQuAD's JSON, and the context."""
+def _table_questions(path: str, with_answers: bool, bad_rows: BadRows) -> list[tuple[str, dict, str]]:
+    """Returns the line, the question as in SQuAD's JSON, and the context."""
     file = open_rows(path)
     file.require(["question", "context", *["answer"] * with_answers], _CURE)
-    for line, row in file.rows:
-        try:
-            if isinstance(row, Broken):
-                raise row
-            context = check_text("context", take(row, "context"))
-            answers = _table_answers(row, context)
-            identifier = line if row.get("id") in (None, "") else row["id"]
-            raw = {"id": str(identifier), "question": take(row, "question"), "answers": answers or []}
-            yield str(line), {**raw, "is_impossible": answers == []}, context
-        except Broken as error:
-            bad_rows.add(f"{path}:{line}", str(error))
+
+    def read_row(line: int, row: dict) -> tuple[str, dict, str]:
+        context = check_text("context", take(row, "context"))
+        answers = _table_answers(row, context)
+        identifier = line if row.get("id") in (None, "") else row["id"]
+        raw = {"id": str(identifier), "question": take(row, "question"), "answers": answers or []}
+        return str(line), {**raw, "is_impossible": answers == []}, context
+
+    return read_usable(file, read_row, bad_rows, "one question a row")[2]
 
 
 def _table_answers(row: dict, context: str) -> Any:
@@ -163,10 +161,7 @@ def _table_answers(row: dict, context: str) -> Any:
         text = check_text("answer", text).strip()
         as_words = re.search(rf"(?<!\w){re.escape(text)}(?!\w)", context)
         return [{"text": text, "answer_start": as_words.start() if as_words else context.find(text)}]
-    number = parse_number(start)
-    if number is None or number != int(number):
-        raise Broken(f"column 'answer_start': expected a whole number, found {start!r}. Correct it or leave it empty.")
-    return [{"text": text, "answer_start": int(number)}]
+    return [{"text": text, "answer_start": start}]
 
 
 def _raw_questions(path: str, bad_rows: BadRows) -> Iterator[tuple[str, dict, str]]:
@@ -180,7 +175,7 @@ def _raw_questions(path: str, bad_rows: BadRows) -> Iterator[tuple[str, dict, st
     for article_place, article in _items(path, "data", data, bad_rows):
         for place, paragraph in _items(path, f"{article_place}.paragraphs", article.get("paragraphs"), bad_rows):
             try:
-                context = _text(paragraph, "context")
+                context = check_text("context", paragraph.get("context"))
             except Broken as error:
                 bad_rows.add(f"{path}: {place}", str(error))
                 continue
@@ -200,7 +195,7 @@ def _items(path: str, place: str, values, bad_rows: BadRows) -> Iterator[tuple[s
 
 
 def _question(raw: dict, identifier: str, context: str, where: str, version_2_with_negative: bool) -> Question:
-    text = _text(raw, "question")
+    text = check_text("question", raw.get("question"))
     answers = raw.get("answers", [])
     if not isinstance(answers, list) or not all(isinstance(answer, dict) for answer in answers):
         raise Broken(f'expected a list of objects as "answers", found {_name(answers)}.')
@@ -212,9 +207,10 @@ def _question(raw: dict, identifier: str, context: str, where: str, version_2_wi
 
 def _answer(raw: dict) -> tuple[str, int]:
     start = raw.get("answer_start", -1)
-    if type(start) is not int:
-        raise Broken(f'expected a whole number as "answer_start", found {_name(start)}.')
-    return _text(raw, "text"), start
+    number = parse_number(start)
+    if number is None or number % 1:
+        raise Broken(f"column 'answer_start': expected a whole number, found {start!r}. Correct it or leave it empty.")
+    return check_text("text", raw.get("text")), int(number)
 
 
 def _check_answers(question: Question, version_2_with_negative: bool) -> None:
@@ -233,16 +229,6 @@ def _check_answers(question: Question, version_2_with_negative: bool) -> None:
             raise _NotFound(f"the answer {text!r} is not in the context. Copy it from there, letter by letter.")
         there = f"it stands at {place}" if place >= 0 else "it stands nowhere in it"
         raise _NotFound(f"the answer {text!r} is not in the context at character {start} ({there}). Correct it.")
-
-
-def _text(raw: dict, key: str) -> str:
-    value = raw.get(key)
-    if not isinstance(value, str) or not value.strip():
-        description = "an empty text" if isinstance(value, str) else _name(value)
-        raise Broken(f'expected a text as "{key}", found {description}.')
-    if has_half_pair(value):
-        raise Broken(f'half of a surrogate pair in "{key}", which is no character. Write the pair or remove it.')
-    return value
 
 
 def _name(value) -> str:

@@ -93,10 +93,7 @@ def read_table(path: str, columns: Columns, bad_rows: BadRows, with_labels: bool
             raise Broken(f"expected {first[1]} choices as in line {first[0]}, found {len(values[1])}.")
         return values
 
-    usable, _ = read_usable(path, file.rows, read_row, bad_rows)
-    if not usable:
-        raise InputError(f"{path}: the file holds no rows that can be used. Expected one question a row.")
-    numbers, lines, values = map(list, zip(*usable, strict=True))
+    numbers, lines, values, _ = read_usable(file, read_row, bad_rows, "one question a row")
     contexts, choices, labels = map(list, zip(*values, strict=True))
     labels = labels if with_labels else None
     return Table(path=path, lines=lines, numbers=numbers, contexts=contexts, choices=choices, labels=labels)

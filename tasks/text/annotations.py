@@ -5,14 +5,13 @@ import re
 from collections.abc import Iterator
 
 from keras_bert.answers.rules import OUTSIDE
-from keras_bert.errors import InputError
 from keras_bert.tokenization.normalizer import is_punctuation
 from tasks.text.bad_rows import BadRows
-from tasks.text.rows import Broken, open_rows
+from tasks.text.rows import Broken, open_rows, read_usable
 
 _TAGS = ("tags", "ner_tags")
 _SPANS = ("spans", "entities", "label", "labels")
-_EXPECTED = f"Expected a list of tags in one of {_TAGS}, or of entities in one of {_SPANS}"
+_EXPECTED = f"a list of tags in one of {_TAGS}, or of entities in one of {_SPANS}"
 _has_break = re.compile(r"[\t\r\n]").search  # Would end a column or row of the predictions.
 
 
@@ -36,41 +35,34 @@ def read_annotations(path: str, needs_tags: bool, bad_rows: BadRows) -> list[lis
         without tags.
 
     Raises:
-        InputError: the file cannot be read, or holds no usable row.
+        InputError: the file cannot be read, or holds no usable row; or `bad_rows` refuses it.
     """
-    sentences = []
-    for line, row in open_rows(path).rows:
-        try:
-            fields = _fields(row, needs_tags)
-            if not fields:
-                raise Broken("expected a text of at least one word, found none. Fill it or remove the row.")
-            if broken := next(filter(_has_break, itertools.chain.from_iterable(fields)), None):
-                raise Broken(f"expected tokens and tags without tabs, on one line, found {broken!r}. Correct it.")
-            sentences.append([(line, columns) for columns in fields])
-        except Broken as error:
-            bad_rows.add(f"{path}:{line}", str(error))
-    if not sentences:
-        bad_rows.finish()
-        raise InputError(f"{path}: the file holds no annotated text. {_EXPECTED}, in each row.")
-    return sentences
+
+    def read_row(line: int, row: dict) -> list[tuple[int, list[str]]]:
+        fields = _fields(row, needs_tags)
+        if not fields:
+            raise Broken("expected a text of at least one word, found none. Fill it or remove the row.")
+        if broken := next(filter(_has_break, itertools.chain.from_iterable(fields)), None):
+            raise Broken(f"expected tokens and tags without tabs, on one line, found {broken!r}. Correct it.")
+        return [(line, columns) for columns in fields]
+
+    return read_usable(open_rows(path), read_row, bad_rows, f"{_EXPECTED}, in each row")[2]
 
 
-def _fields(row: dict | Broken, needs_tags: bool) -> list[list[str]]:
+def _fields(row: dict, needs_tags: bool) -> list[list[str]]:
     """Returns [token, tag] or [token] of each token; raises Broken."""
-    if isinstance(row, Broken):
-        raise row
     text, tokens = row.get("text"), row.get("tokens")
     spans, tags = (next((row[key] for key in keys if row.get(key) is not None), None) for keys in (_SPANS, _TAGS))
     if isinstance(text, str) and (spans is not None or tokens is None):
         if spans is None and needs_tags:
-            raise Broken(f"no entities. {_EXPECTED}; an empty one if there are none.")
+            raise Broken(f"no entities. Expected {_EXPECTED}; an empty one if there are none.")
         return list(_tokens_of(text, spans))
     if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
         raise Broken('expected a text as "text", or a list of words as "tokens".')
     if tags is None and not needs_tags:
         return [[token] for token in tokens]
     if not isinstance(tags, list) or len(tags) != len(tokens):
-        raise Broken(f"no tag for each of the {len(tokens)} tokens. {_EXPECTED}.")
+        raise Broken(f"no tag for each of the {len(tokens)} tokens. Expected {_EXPECTED}.")
     return [[token, str(tag)] for token, tag in zip(tokens, tags, strict=True)]
 
 

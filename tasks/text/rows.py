@@ -28,7 +28,7 @@ NUMBER_CURE = "Write it in the digits 0 to 9, such as -1.5 or 2e-3, up to 3.4e38
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _LARGEST = 3.4028234663852886e38  # The largest float32.
 _PANDAS_INDEX = re.compile(r"__index_level_\d+__").fullmatch  # A column that `to_parquet` writes unasked.
-has_half_pair = re.compile("[\ud800-\udfff]").search
+_has_half_pair = re.compile("[\ud800-\udfff]").search
 
 
 class Broken(Exception):  # noqa: N818  (describes a row)
@@ -120,32 +120,35 @@ def open_rows(path: str, columns: Sequence[str] | None = None) -> RowFile:
 
 
 def read_usable(
-    path: str, rows: Rows, read_row: Callable[[int, dict], Any], bad_rows: BadRows
-) -> tuple[list[tuple[int, int, Any]], int]:
+    file: RowFile, read_row: Callable[[int, dict], Any], bad_rows: BadRows, expected: str
+) -> tuple[list[int], list[int], list, int]:
     """Reads all rows of a file, and adds those that cannot be used to `bad_rows`.
 
     Args:
-        path: the file, for messages.
-        rows: as in `RowFile`.
+        file: the open table.
         read_row: returns the task's own values from the row's line and its values by column, or raises `Broken`.
         bad_rows: collects the other rows.
+        expected: what a file should hold, for the message about one without a usable row.
 
     Returns:
-        `(index from 0, line, values)` of each usable row, and the number of all rows.
+        Index from 0, line, and values of each usable row; and the number of all rows.
 
     Raises:
-        InputError: `bad_rows` refuses the file.
+        InputError: `bad_rows` refuses the file, or no row can be used.
     """
     usable, count = [], 0
-    for count, (line, row) in enumerate(rows, 1):  # noqa: B007  (also the count of rows)
+    for count, (line, row) in enumerate(file.rows, 1):  # noqa: B007  (also the count of rows)
         try:
             if isinstance(row, Broken):
                 raise row
             usable.append((count - 1, line, read_row(line, row)))
         except Broken as error:
-            bad_rows.add(f"{path}:{line}", str(error))
+            bad_rows.add(f"{file.path}:{line}", str(error))
     bad_rows.finish()
-    return usable, count
+    if not usable:
+        state = f"none of its {count} rows can be used" if count else "the file holds no rows"
+        raise InputError(f"{file.path}: {state}. Expected {expected}.")
+    return *map(list, zip(*usable, strict=True)), count
 
 
 def take(row: dict, name: str) -> Any:
@@ -169,7 +172,7 @@ def check_text(name: str, value: Any, expected: str = "a text", may_be_empty: bo
     if not isinstance(value, str):
         received = "nothing (null)" if value is None else f"{type(value).__name__} {value!r}"
         raise Broken(f"column {name!r}: expected {expected}, found {received}. Correct it or remove the row.")
-    if has_half_pair(value):
+    if _has_half_pair(value):
         raise Broken(f"column {name!r} has half of a surrogate pair, which is no character. Write the pair.")
     if not may_be_empty and not value.strip():
         raise Broken(f"column {name!r} is empty. Fill it or remove the row.")

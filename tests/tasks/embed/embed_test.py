@@ -363,7 +363,8 @@ def test_an_object_with_other_keys_than_the_first_is_a_bad_row(tmp_path):
 @pytest.mark.parametrize(
     "content, columns, message",
     [
-        ("a,b\n", {}, "the file holds no texts that can be used"),
+        ("a,b\n", {}, "the file holds no rows. Expected one or more texts in each row"),
+        ("score\n1\n", {}, "no text beside 'score'. Name the right ones with --text_columns"),
         (
             "a,b,score\nx,y,much\n",
             {},

@@ -115,16 +115,22 @@ def test_real_files_have_no_bad_rows(name):
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"question": None}, 'expected a text as "question", found nothing.'),
-        ({"question": " \n"}, 'expected a text as "question", found an empty text.'),
-        ({"question": 7}, "expected a text as \"question\", found int '7'."),
+        ({"question": None}, "column 'question': expected a text, found nothing (null)."),
+        ({"question": " \n"}, "column 'question' is empty."),
+        ({"question": 7}, "column 'question': expected a text, found int 7."),
         ({"answers": "Rollo"}, "expected a list of objects as \"answers\", found str 'Rollo'."),
         ({"answers": ["Rollo"]}, 'expected a list of objects as "answers", found list "[\'Rollo\']".'),
-        ({"answers": [{"answer_start": 0}]}, 'expected a text as "text", found nothing.'),
-        ({"answers": [{"text": "Rollo", "answer_start": "0"}]}, "whole number as \"answer_start\", found str '0'."),
-        ({"answers": [{"text": "Rollo", "answer_start": True}]}, "as \"answer_start\", found bool 'True'."),
+        ({"answers": [{"answer_start": 0}]}, "column 'text': expected a text, found nothing (null)."),
+        (
+            {"answers": [{"text": "Rollo", "answer_start": "no"}]},
+            "'answer_start': expected a whole number, found 'no'",
+        ),
+        (
+            {"answers": [{"text": "Rollo", "answer_start": True}]},
+            "'answer_start': expected a whole number, found True",
+        ),
         ({"is_impossible": "no"}, "expected true or false as \"is_impossible\", found str 'no'."),
-        ({"question": "\ud83d?"}, 'half of a surrogate pair in "question"'),
+        ({"question": "\ud83d?"}, "column 'question' has half of a surrogate pair"),
         ({"is_impossible": True}, "\"is_impossible\" is true, but there is the answer 'Rollo'."),
         ({"answers": []}, 'the question has no answer. Expected one, or "is_impossible": true.'),
         (
@@ -150,7 +156,7 @@ def test_a_bad_question_is_left_out_and_named(tmp_path, changes, reason):
 @pytest.mark.parametrize("identifier", [None, "", 7])
 def test_a_question_without_an_id_is_named_by_its_place(tmp_path, identifier):
     where, reason = reason_of(tmp_path, question(identifier))
-    assert where == "dev.json: data[0].paragraphs[0].qas[1]" and reason.startswith('expected a text as "id"')
+    assert where == "dev.json: data[0].paragraphs[0].qas[1]" and reason.startswith("column 'id'")
 
 
 def test_an_id_that_comes_twice_is_a_bad_row(tmp_path):
@@ -165,7 +171,7 @@ def test_an_id_that_comes_twice_is_a_bad_row(tmp_path):
         ((0,), [], "data[0]", "expected an object, found list '[]'."),
         ((0, "paragraphs"), None, "data[0].paragraphs", "expected a list, found nothing."),
         ((0, "paragraphs", 0), "text", "data[0].paragraphs[0]", "expected an object, found str 'text'."),
-        ((0, "paragraphs", 0, "context"), "", "data[0].paragraphs[0]", 'expected a text as "context", found an empty'),
+        ((0, "paragraphs", 0, "context"), "", "data[0].paragraphs[0]", "column 'context' is empty."),
         ((0, "paragraphs", 0, "qas"), {}, "data[0].paragraphs[0].qas", "expected a list, found dict '{}'."),
         ((0, "paragraphs", 0, "qas", 0), 1, "data[0].paragraphs[0].qas[0]", "expected an object, found int '1'."),
     ],

@@ -111,7 +111,7 @@ def test_a_tsv_of_questions_alone_is_answered(tmp_path):
         ({"answer_start": 0.5}, "column 'answer_start': expected a whole number, found 0.5"),
         ({"answer": 7}, "column 'answer': expected a text, found int 7"),
         ({"context": " "}, "column 'context' is empty"),
-        ({"question": None}, 'expected a text as "question", found nothing'),
+        ({"question": None}, "column 'question': expected a text, found nothing"),
         ({"answers": {"text": ["Rollo"], "answer_start": []}}, "expected two lists of one length"),
         ({"answers": "Rollo"}, 'expected a list of objects as "answers"'),
         ({"answer": None}, "the question has no answer. Expected one; --version_2_with_negative"),

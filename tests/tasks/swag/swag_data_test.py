@@ -97,7 +97,7 @@ def test_more_than_ten_endings_come_in_the_order_of_their_numbers(tmp_path):
     ("content", "columns", "message"),
     [
         ("", Columns(), "x.csv: the file is empty. Expected a header"),
-        ("a,b,q,label\n", PLAIN, "x.csv: the file holds no rows that can be used"),
+        ("a,b,q,label\n", PLAIN, "x.csv: the file holds no rows. Expected one question a row"),
         (HEADER.replace("sent2", "sent3") + ROW, Columns(), "x.csv:1: no column 'sent2' in the header. Columns there:"),
         (HEADER.replace("label", "gold") + ROW, Columns(), "x.csv:1: no column 'label' in the header"),
         (HEADER.replace("ending", "e") + ROW, Columns(), "x.csv:1: no columns 'ending0', 'ending1', ... Columns"),

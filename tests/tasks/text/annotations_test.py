@@ -104,7 +104,7 @@ def test_a_bad_line_is_named(tmp_path, row, reason):
 
 
 def test_a_file_without_annotations_is_refused(tmp_path):
-    with pytest.raises(InputError, match="a.jsonl: the file holds no annotated text. Expected a list of tags"):
+    with pytest.raises(InputError, match="a.jsonl: the file holds no rows. Expected a list of tags"):
         read(tmp_path, "")
     with pytest.raises(InputError, match="a.jsonl:1: a blank line between rows"):
         read(tmp_path, "", {"text": "a", "spans": []})
