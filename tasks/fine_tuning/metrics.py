@@ -55,6 +55,16 @@ def confusion_matrix(labels: np.ndarray, predictions: np.ndarray, num_classes: i
     return counts
 
 
+def precision_recall_f1(correct, predicted, true) -> dict:
+    """Returns precision, recall and F1 by name, 0.0 where undefined, as numbers or arrays like the counts.
+
+    Args:
+        correct, predicted, true: number of right answers, of all answers, and of what was to be found.
+    """
+    counts = {"precision": (correct, predicted), "recall": (correct, true), "f1": (2 * correct, predicted + true)}
+    return {name: part / np.maximum(1, whole) for name, (part, whole) in counts.items()}
+
+
 def class_scores(
     rows: np.ndarray, predicted: np.ndarray, correct: np.ndarray, names: Sequence[str]
 ) -> dict[str, dict[str, float]]:
@@ -68,14 +78,10 @@ def class_scores(
     Returns:
         A dict for each name with the counts, and `precision`, `recall` and `f1`, which are 0.0 where undefined.
     """
-    precision, recall, f1 = (
-        numerator / np.maximum(1, denominator)
-        for numerator, denominator in ((correct, predicted), (correct, rows), (2 * correct, rows + predicted))
-    )
-    columns = (rows, predicted, correct, precision, recall, f1)
-    keys = ("rows", "predicted", "correct", "precision", "recall", "f1")
-    values = zip(*(column.tolist() for column in columns), strict=True)
-    return {name: dict(zip(keys, row, strict=True)) for name, row in zip(names, values, strict=True)}
+    columns = {"rows": rows, "predicted": predicted, "correct": correct}
+    columns |= precision_recall_f1(correct, predicted, rows)
+    values = zip(*(column.tolist() for column in columns.values()), strict=True)
+    return {name: dict(zip(columns, row, strict=True)) for name, row in zip(names, values, strict=True)}
 
 
 def macro_f1(per_class: Mapping[str, Mapping[str, float]]) -> float:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tasks.fine_tuning.metrics import confusion_matrix, cross_entropies, intervals, shown_rows
+from tasks.fine_tuning.metrics import confusion_matrix, cross_entropies, intervals, precision_recall_f1, shown_rows
 from tasks.text import tags as tag_schemes
 from tasks.text.conll import Documents, write_conll
 
@@ -60,21 +60,23 @@ def count_total(gold: Tags, predicted: Tags) -> np.ndarray:
 
 def score(gold: Tags, predicted: Tags) -> dict[str, float]:
     """Returns F1, precision and recall over all entities (micro average, as in seqeval), and token accuracy."""
-    overall = tag_schemes.score_counts(count_total(gold, predicted))
-    figures = {name: getattr(overall, name) for name in MAIN}
-    return {**figures, "token_accuracy": tag_schemes.token_accuracy(gold, predicted)}
+    figures = precision_recall_f1(*count_total(gold, predicted).sum(axis=0))
+    return {**{name: figures[name] for name in MAIN}, "token_accuracy": tag_schemes.token_accuracy(gold, predicted)}
 
 
 def score_intervals(gold: Tags, predicted: Tags) -> dict[str, list[float]]:
     """Returns 95% bootstrap intervals over the sentences, [low, high], of F1, precision and recall."""
-    statistics = {name: lambda drawn, name=name: getattr(tag_schemes.score_counts(drawn), name) for name in MAIN}
+    statistics = {name: lambda drawn, name=name: precision_recall_f1(*drawn.sum(axis=0))[name] for name in MAIN}
     return intervals(statistics, count_total(gold, predicted))
 
 
 def score_types(gold: Tags, predicted: Tags) -> dict[str, dict]:
     """Returns precision, recall, f1, correct, predicted and gold for each entity type."""
-    counts = tag_schemes.count_entities(gold, predicted)
-    return {name or NO_TYPE: tag_schemes.score_counts(rows)._asdict() for name, rows in counts.items()}
+    scores = {}
+    for name, rows in tag_schemes.count_entities(gold, predicted).items():
+        counts = dict(zip(("correct", "predicted", "gold"), rows.sum(axis=0).tolist(), strict=True))
+        scores[name or NO_TYPE] = {**precision_recall_f1(*counts.values()), **counts}
+    return scores
 
 
 def confusion(gold: Tags, predicted: Tags) -> tuple[list[str], np.ndarray]:

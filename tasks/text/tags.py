@@ -153,17 +153,6 @@ def entities_to_tags(entities: Iterable[Entity], num_tokens: int) -> list[str]:
 # === Scores ===
 
 
-class Score(NamedTuple):
-    """Precision, recall and F1 of entities with the counts behind them; 0 / 0 is 0.0, as in seqeval."""
-
-    precision: float
-    recall: float
-    f1: float
-    correct: int
-    predicted: int
-    gold: int
-
-
 def count_entities(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> dict[str, np.ndarray]:
     """Counts entities by sentence. A correct one has the type, first and last token of a gold one.
 
@@ -189,18 +178,7 @@ def count_entities(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[s
     return dict(sorted(counts.items()))
 
 
-def score_counts(counts: np.ndarray) -> Score:
-    """Scores correct, predicted and gold counts: int of shape (3,), or (S, 3), which is summed over sentences."""
-    correct, predicted, gold = (int(count) for count in np.reshape(counts, (-1, 3)).sum(axis=0))
-    precision, recall = _quotient(correct, predicted), _quotient(correct, gold)
-    return Score(precision, recall, _quotient(2 * correct, predicted + gold), correct, predicted, gold)
-
-
-def _quotient(part: int, whole: int) -> float:
-    return part / whole if whole else 0.0
-
-
 def token_accuracy(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> float:
     """Returns the share of tokens with the right tag; 0.0 without tokens."""
     is_right = [a == b for tags in zip(gold, predicted, strict=True) for a, b in zip(*tags, strict=True)]
-    return _quotient(sum(is_right), len(is_right))
+    return sum(is_right) / max(1, len(is_right))

@@ -1,4 +1,6 @@
-"""What `bert-ner` reports, by hand: predictions, losses, confusions, mistakes."""
+"""What `bert-ner` reports: predictions, losses, confusions, mistakes by hand; scores also against seqeval."""
+
+import warnings
 
 import numpy as np
 import pytest
@@ -6,6 +8,7 @@ import pytest
 from tasks.ner import scores as metrics
 from tasks.text.bad_rows import BadRows
 from tasks.text.conll import read_conll
+from tasks.text.tags import find_entities
 
 LABELS = ["O", "B-x", "I-x", "B-y", "I-y"]
 
@@ -55,6 +58,47 @@ def test_figures_and_their_intervals():
     types = metrics.score_types(GOLD, FOUND)
     assert types["y"] == {"precision": 1 / 2, "recall": 1.0, "f1": 2 / 3, "correct": 1, "predicted": 2, "gold": 1}
     assert list(types) == ["entity", "x", "y"]
+
+
+def test_scores_by_hand():
+    gold = [["B-a", "I-a", "O", "B-b"], ["B-a", "O"], ["O"]]
+    predicted = [["B-a", "I-a", "O", "B-a"], ["B-a", "I-a"], ["B-b"]]
+    assert metrics.score(gold, predicted) == {"f1": 2 / 7, "precision": 1 / 4, "recall": 1 / 3, "token_accuracy": 4 / 7}
+    names = ("precision", "recall", "f1", "correct", "predicted", "gold")
+    types = {name: tuple(map(score.get, names)) for name, score in metrics.score_types(gold, predicted).items()}
+    assert types == {"a": (1 / 3, 1 / 2, 2 / 5, 1, 3, 2), "b": (0.0, 0.0, 0.0, 0, 1, 1)}
+
+
+def test_without_entities_the_scores_are_zero():
+    assert metrics.score([["O"]], [["O"]]) == {"f1": 0.0, "precision": 0.0, "recall": 0.0, "token_accuracy": 1.0}
+    assert metrics.score_intervals([["O"]], [["O"]])["f1"] == [0.0, 0.0]
+
+
+@pytest.mark.oracle
+def test_scores_are_seqeval_s():
+    from seqeval import metrics as oracle
+
+    generator = np.random.default_rng(2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # About 0 / 0.
+        for _ in range(60):
+            lengths = generator.integers(1, 9, generator.integers(1, 6))
+            # Tags in any order: most sequences break every scheme.
+            pool = ["O", "B-a", "B-b", "I-a", "I-b"]
+            gold, predicted = ([list(generator.choice(pool, length)) for length in lengths] for _ in range(2))
+            if not any(map(find_entities, [*gold, *predicted])):
+                continue  # seqeval fails.
+            figures, types = metrics.score(gold, predicted), metrics.score_types(gold, predicted)
+            for name in ("precision", "recall", "f1"):
+                theirs = getattr(oracle, f"{name}_score")(gold, predicted)
+                assert figures[name] == pytest.approx(theirs, rel=1e-12)
+            assert figures["token_accuracy"] == pytest.approx(oracle.accuracy_score(gold, predicted))
+            report = oracle.classification_report(gold, predicted, output_dict=True)
+            assert report.keys() - {"micro avg", "macro avg", "weighted avg"} == types.keys()
+            for name, score in types.items():
+                values = [report[name][key] for key in ("precision", "recall", "f1-score", "support")]
+                ours = [score[key] for key in ("precision", "recall", "f1", "gold")]
+                np.testing.assert_allclose(ours, values, rtol=1e-12)
 
 
 def test_mistakes_are_shown_as_text(tmp_path):

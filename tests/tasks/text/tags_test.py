@@ -1,7 +1,6 @@
-"""Tag schemes, the entities that tags mark, and entity-level scores: by hand, and against seqeval."""
+"""Tag schemes, and the entities that tags mark: by hand, and against seqeval."""
 
 import itertools
-import warnings
 
 import numpy as np
 import pytest
@@ -119,7 +118,7 @@ def test_split_and_join_are_inverse():
             tags.split_tag(tag)
 
 
-# === Entities and scores ===
+# === Entities ===
 
 
 def test_entities_by_hand():
@@ -130,22 +129,18 @@ def test_entities_by_hand():
         tags.find_entities(["U-a"])
 
 
-def test_scores_by_hand():
+def test_counts_by_hand():
     gold = [["B-a", "I-a", "O", "B-b"], ["B-a", "O"], ["O"]]
     predicted = [["B-a", "I-a", "O", "B-a"], ["B-a", "I-a"], ["B-b"]]
     counts = tags.count_entities(gold, predicted)
-    assert tags.score_counts(counts["a"] + counts["b"]) == (1 / 4, 1 / 3, 2 / 7, 1, 4, 3)
-    types = {name: tags.score_counts(rows) for name, rows in counts.items()}
-    assert types == {"a": (1 / 3, 1 / 2, 2 / 5, 1, 3, 2), "b": (0.0, 0.0, 0.0, 0, 1, 1)}
-    assert list(types) == ["a", "b"]
+    assert list(counts) == ["a", "b"]
     np.testing.assert_array_equal(counts["a"], [[1, 2, 1], [0, 1, 1], [0, 0, 0]])
-    assert tags.score_counts(counts["a"][[0, 0, 1]]) == tags.Score(2 / 5, 2 / 3, 1 / 2, 2, 5, 3)
+    np.testing.assert_array_equal(counts["b"], [[0, 0, 1], [0, 0, 0], [0, 1, 0]])
     assert tags.token_accuracy(gold, predicted) == 4 / 7
 
 
-def test_without_entities_the_scores_are_zero():
+def test_without_entities_nothing_is_counted():
     assert tags.count_entities([["O"]], [["O"]]) == {}
-    assert tags.score_counts(np.zeros((1, 3), int)) == (0.0, 0.0, 0.0, 0, 0, 0)
     assert tags.token_accuracy([], []) == 0.0
 
 
@@ -164,31 +159,6 @@ def test_entities_are_seqeval_s():
         sentence = random_tags(generator, types=("a", "b-c"))
         ours = tags.find_entities(sentence)
         assert [(name, start, end - 1) for name, start, end in ours] == get_entities(sentence)
-
-
-@pytest.mark.oracle
-def test_scores_are_seqeval_s():
-    from seqeval import metrics
-
-    generator = np.random.default_rng(2)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # About 0 / 0.
-        for _ in range(60):
-            lengths = generator.integers(1, 9, generator.integers(1, 6))
-            gold, predicted = ([random_tags(generator, length=length) for length in lengths] for _ in range(2))
-            if not any(map(tags.find_entities, [*gold, *predicted])):
-                continue  # seqeval fails.
-            counts = tags.count_entities(gold, predicted)
-            overall = tags.score_counts(sum(counts.values()))
-            types = {name: tags.score_counts(rows) for name, rows in counts.items()}
-            theirs = [getattr(metrics, f"{name}_score")(gold, predicted) for name in ("precision", "recall", "f1")]
-            np.testing.assert_allclose(overall[:3], theirs, rtol=1e-12)
-            assert tags.token_accuracy(gold, predicted) == pytest.approx(metrics.accuracy_score(gold, predicted))
-            report = metrics.classification_report(gold, predicted, output_dict=True)
-            assert report.keys() - {"micro avg", "macro avg", "weighted avg"} == types.keys()
-            for name, score in types.items():
-                values = [report[name][key] for key in ("precision", "recall", "f1-score", "support")]
-                np.testing.assert_allclose([*score[:3], score.gold], values, rtol=1e-12)
 
 
 @pytest.mark.oracle
