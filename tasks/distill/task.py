@@ -41,9 +41,6 @@ class _Student:
         unlabelled = super(_Student, reader).read("test", bad_rows)[0]
         return [*parts, dataclasses.replace(unlabelled, split="unlabelled")]
 
-    def num_examples(self, rows):
-        return None if self.settings.unlabelled_file else super().num_examples(rows)
-
     def make_spec(self, train):
         """Makes the teacher's spec, except for values that are chosen on the student's own answers.
 

@@ -14,8 +14,7 @@ from keras_bert.presets.catalog import PRESETS, resolve_preset
 from keras_bert.presets.packages import EXTRAS, best_installed
 from tasks.fine_tuning import model_files
 from tasks.fine_tuning.data_check import Look, look, same_text
-from tasks.fine_tuning.examples import count_steps
-from tasks.fine_tuning.settings import DEFAULT_EPOCHS, FineTuningSettings, StartSettings
+from tasks.fine_tuning.settings import FineTuningSettings, StartSettings
 from tasks.fine_tuning.task import Part, Task
 from tasks.report.card import flag_of
 from tasks.text.bad_rows import BadRows
@@ -212,26 +211,11 @@ def require_preset(settings: StartSettings, needed_for: str = "--do_train") -> N
     resolve_preset(settings.preset, "tokenizer")
 
 
-def check_steps(settings: FineTuningSettings, path: str, num_examples: int, unit: str) -> None:
-    """Checks that every training of the call has at least one step.
-
-    Raises:
-        InputError: there are too few examples to fill a batch.
-    """
-    epochs = settings.num_train_epochs
-    for batch_size in settings.grid["train_batch_size"]:
-        if count_steps(num_examples, batch_size, epochs) < 1:
-            raise InputError(
-                f"{path}: {num_examples} {unit} and --num_train_epochs={epochs or DEFAULT_EPOCHS:g} do not fill one "
-                f"batch of {batch_size}. Lower --train_batch_size or raise --num_train_epochs."
-            )
-
-
 def check_training(task: Task, parts: list[Part]) -> None:
     """Checks the requirements of a training, as far as possible without TensorFlow.
 
     Raises:
-        InputError: a search or early stopping lacks a dev file, no batch can be filled, or there is no preset.
+        InputError: a search or early stopping lacks a dev file, or there is no preset.
     """
     settings = task.settings
     has_dev = any(part.split in ("validation", "dev") for part in parts)
@@ -243,7 +227,4 @@ def check_training(task: Task, parts: list[Part]) -> None:
         raise InputError(
             "--early_stopping_patience needs an evaluation: give --do_eval with a dev file, or --validation_share."
         )
-    count = task.num_examples(parts[0].rows)
-    if count is not None and task.few_labels(parts[0].rows, task.make_spec(parts[0].rows)) == "off":
-        check_steps(settings, parts[0].rows.path, count, task.unit)
     require_preset(settings)

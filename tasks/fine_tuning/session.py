@@ -25,7 +25,7 @@ from tasks.engine.strategy import needs_static_shapes
 from tasks.engine.workers import Workers
 from tasks.fine_tuning import data_check, few_labels, model_files, start
 from tasks.fine_tuning.examples import Examples, Predictor, count_steps, make_train_dataset, standardize
-from tasks.fine_tuning.inputs import METRICS_FILE, MODEL_DIRECTORY, Inputs, check_steps, read_spec, require_preset
+from tasks.fine_tuning.inputs import METRICS_FILE, MODEL_DIRECTORY, Inputs, read_spec, require_preset
 from tasks.fine_tuning.settings import MAX_CHECKPOINT_STEPS, FineTuningSettings, check_positions
 from tasks.fine_tuning.task import Answers, Encoded, Evaluation, Part, Task, Trained
 from tasks.report.card import Card, Data, command_line, write_card
@@ -133,9 +133,8 @@ class Session:
         examples = task.teach(encoded.examples, unlabelled, spec)
         if task.standardizes(spec):
             examples, self._scale = standardize(examples)
-        check_steps(settings, train.rows.path, examples.num_examples, "sequences")
         watched = self.inputs.watched and self._encode(self.inputs.watched).examples
-        num_steps, num_warmup_steps, interval = plan_steps(settings, examples, watched)
+        num_steps, num_warmup_steps, interval = plan_steps(settings, examples, watched, train.rows.path)
         build = functools.partial(task.build_training_model, origin, self.trained)
         steps, pooling = (num_steps, num_warmup_steps), examples.pooling
         trainer = build_trainer(settings, build, task.objective(spec), strategy, steps, pooling)
@@ -493,15 +492,25 @@ def remove_stale(output_dir: str, *names: str) -> None:
         remove_path(os.path.join(output_dir, name))
 
 
-def plan_steps(settings: FineTuningSettings, train: Examples, watched: Examples | None) -> tuple[int, int, int]:
+def plan_steps(
+    settings: FineTuningSettings, train: Examples, watched: Examples | None, path: str
+) -> tuple[int, int, int]:
     """Returns the numbers of training steps, of warm-up steps, and of steps between two evaluations.
 
     Evaluations take at most `SHARE_OF_EVALUATIONS` of the time, unless there is only the last one. A training step
     takes three times as long as an evaluation of as many tokens: forward, and backward for activations and for weights.
     The limit does not apply if the settings give an interval or early stopping.
+
+    Raises:
+        InputError: the training file `path` has too few examples to fill a batch.
     """
     batch_size, num_examples = settings.train_batch_size, train.num_examples
     num_steps = count_steps(num_examples, batch_size, settings.num_train_epochs)
+    if not num_steps:
+        raise InputError(
+            f"{path}: {num_examples} examples and --num_train_epochs={settings.num_train_epochs:g} do not fill one "
+            f"batch of {batch_size}. Lower --train_batch_size or raise --num_train_epochs."
+        )
     interval = max(1, num_examples // batch_size, num_steps // EVALUATIONS)
     if watched is not None and not settings.early_stopping_patience:
         evaluation = len(watched.token_ids) / (3 * batch_size * len(train.token_ids) / num_examples)  # In steps.

@@ -219,10 +219,6 @@ class TaskData(abc.ABC):
         """Checks a file against the spec. Rows that do not fit, such as those with unknown labels, go to `bad_rows`."""
         return part
 
-    def num_examples(self, rows: Any) -> int | None:
-        """Returns the number of examples in `rows`, or None if it depends on the tokenizer."""
-        return len(rows.lines)
-
     def groups(self, rows: Any) -> Sequence[Hashable]:
         """Returns the group of each row. Rows that depend on one another, such as those of one text, share a group.
 

@@ -98,9 +98,6 @@ class WordTask(task.Task):
         path = self.settings.find_file(split, (split,), EXTENSIONS, any_extension=True)
         return [task.Part(split, self.settings.read_file(path, bad_rows, needs_tags=split != "test"))]
 
-    def num_examples(self, rows):
-        return None  # The tokenizer decides how many windows there are.
-
     def groups(self, rows):
         return rows.document_numbers if self.settings.document_context == "document" else rows.split(rows.tokens)
 

@@ -68,9 +68,6 @@ class FrozenNer(Ner):
             document_context=settings.document_context == "document",
         )
 
-    def num_examples(self, rows):
-        return rows.num_sentences
-
     def describe_model(self, trained):
         """Returns the labels, and the learned weights of the layers if there are any."""
         described, layers = super().describe_model(trained), trained.spec.layers

@@ -168,9 +168,6 @@ class Squad(task.Task):
         is_predicted = split == "dev" and settings.do_predict
         return [task.Part(split, data.Questions(path, questions), is_predicted=is_predicted)]
 
-    def num_examples(self, rows):
-        return None  # The tokenizer decides how many windows there are.
-
     def groups(self, rows):
         return [question.context for question in rows.questions]
 

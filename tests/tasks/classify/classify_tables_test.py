@@ -14,7 +14,6 @@ from keras_bert.errors import InputError
 from tasks.classify import data
 from tasks.classify.glue import TASKS
 from tasks.classify.task import Classify, ClassifySettings
-from tasks.fine_tuning.inputs import check_steps
 from tasks.text.bad_rows import BadRows
 from tasks.text.rows import open_rows
 
@@ -331,17 +330,6 @@ def test_without_training_the_model_knows_the_labels(tmp_path):
 def test_flags_that_contradict_the_task(settings, message):
     with pytest.raises(InputError, match=message):
         read_tables("train", **settings)
-
-
-def test_rows_must_fill_a_batch():
-    by_default = ClassifySettings(output_dir="", train_batch_size=[15, 16])
-    check_steps(by_default, "train.tsv", 1, "rows")
-    with pytest.raises(InputError, match="train.tsv: 0 rows and --num_train_epochs=3 do not fill one batch of 15"):
-        check_steps(by_default, "train.tsv", 0, "rows")
-    settings = dataclasses.replace(by_default, num_train_epochs=3.0)
-    check_steps(dataclasses.replace(settings, train_batch_size=15), "train.tsv", 5, "rows")
-    with pytest.raises(InputError, match="train.tsv: 5 rows and --num_train_epochs=3 do not fill one batch of 16"):
-        check_steps(settings, "train.tsv", 5, "rows")
 
 
 @needs_data

@@ -77,9 +77,6 @@ class Toy(Task):
     def model_arguments(self, spec):
         return {"num_classes": spec.outputs}
 
-    def num_examples(self, rows):
-        return None
-
     def build_training_model(self, origin, trained):
         model = super().build_training_model(origin, trained)
         self.backbones.append(model.backbone)
@@ -281,7 +278,18 @@ def test_the_last_evaluation_is_the_final_one_too_and_a_layer_decay_goes_with_a_
 def test_evaluations_take_a_fifth_of_the_time(typed, dev_rows, interval):
     settings = flags.parse(FineTuningSettings, ["--output_dir=x", "--train_batch_size=32", *typed])
     dev = None if dev_rows is None else examples(dev_rows)
-    assert plan_steps(settings, examples(1600), dev)[2] == interval
+    assert plan_steps(settings, examples(1600), dev, "train.csv")[2] == interval
+
+
+def test_examples_must_fill_a_batch():
+    settings = FineTuningSettings(output_dir="", train_batch_size=15)
+    assert plan_steps(settings, examples(1), None, "train.csv")[0] == 200
+    settings = dataclasses.replace(settings, num_train_epochs=3.0)
+    assert plan_steps(settings, examples(5), None, "train.csv")[0] == 1
+    settings = dataclasses.replace(settings, train_batch_size=16)
+    message = "train.csv: 5 examples and --num_train_epochs=3 do not fill one batch of 16. Lower --train_batch_size"
+    with pytest.raises(InputError, match=message):
+        plan_steps(settings, examples(5), None, "train.csv")
 
 
 def test_frozen_layers_stay_and_early_stopping_keeps_the_best_after_a_stop_too(preset, tmp_path, monkeypatch):

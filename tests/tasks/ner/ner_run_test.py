@@ -377,7 +377,7 @@ def test_a_checkpoint_without_a_tagging_head_is_not_evaluated(preset, files, tmp
         ({"max_seq_length": 33}, "--max_seq_length=33: .* has positions for 32 tokens"),
         ({"preset": None}, "--do_train needs --preset"),
         ({"preset": "no-such-preset"}, "no-such-preset: no such directory"),
-        ({"train_batch_size": 10000}, r"train.conll: \d+ sequences and .*=2 do not fill one batch of 10000"),
+        ({"train_batch_size": 10000}, r"train.conll: \d+ examples and .*=2 do not fill one batch of 10000"),
         ({"do_train": False}, "Nothing to do"),
         ({"doc_stride": 15}, "doc_stride=15: a sequence of 16 tokens holds 14 sub-tokens"),
         ({"tag_column": 2}, "train.conll:3: no tag column 2 beside the token"),

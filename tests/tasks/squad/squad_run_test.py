@@ -373,7 +373,7 @@ def test_a_hugging_face_question_answerer_answers_as_in_torch(files, tmp_path):
         ({"preset": "no-such-preset"}, "no-such-preset: no such directory"),
         ({"max_seq_length": 49}, "--max_seq_length=49: .* has positions for 48 tokens"),
         ({"max_seq_length": 15}, "=15 leaves no room for .* --max_query_length=12 tokens and 3 .* Expected 16"),
-        ({"train_batch_size": 2000}, r"train.*json: \d+ sequences and .*=2 do not fill one batch of 2000"),
+        ({"train_batch_size": 2000}, r"train.*json: \d+ examples and .*=2 do not fill one batch of 2000"),
         ({"null_score_diff_threshold": float("inf")}, "--null_score_diff_threshold=inf: must be a finite number"),
         ({"version_2_with_negative": None}, r"question '0-3': the question has no answer.*\(8 bad rows in all"),
         ({"do_train": False, "do_predict": True, "predict_file": "TRAIN"}, "task.json: no such file.*bert-squad wrote"),

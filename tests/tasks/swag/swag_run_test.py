@@ -263,7 +263,7 @@ def test_an_encoder_without_a_head_cannot_be_evaluated(preset, rows, tmp_path):
         ({"do_train": False}, "Nothing to do. Give --do_train, --do_eval or --do_predict"),
         ({"preset": None}, "--do_train needs --preset"),
         ({"preset": "no-such-preset"}, "no-such-preset: no such directory"),
-        ({"train_batch_size": 961}, "train.csv: 480 rows and --num_train_epochs=2 do not fill one batch of 961"),
+        ({"train_batch_size": 961}, "train.csv: 480 examples and --num_train_epochs=2 do not fill one batch of 961"),
         ({"max_seq_length": 33}, "--max_seq_length=33: .* has positions for 32 tokens"),
         ({"context_column": "sent3"}, "train.csv:1: no column 'sent3' in the header"),
         ({"train_file": "none.csv"}, "none.csv: no such file"),
