@@ -161,10 +161,9 @@ def _score(score: Score) -> dict:
     The scale ends at 1, or at a round number above the figure. It starts at 0, or at minus its end if a number is
     negative.
     """
-    numbers = [number for number in (score.value, score.low, score.high) if number is not None]
-    if score.percent and any(abs(number) > 1.0 + 1e-6 for number in numbers):
-        raise ValueError(f"A score with `percent=True` must be from -1 to 1. Received: {score}")
-    numbers = [number for number in numbers if math.isfinite(number)]
+    numbers = [
+        number for number in (score.value, score.low, score.high) if number is not None and math.isfinite(number)
+    ]
     if not math.isfinite(score.value):
         return {"name": score.name, "shown": None, "interval": ""}
     largest = max(map(abs, numbers))
