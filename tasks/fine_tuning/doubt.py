@@ -5,6 +5,7 @@ Both are chosen on rows that the model was not trained on. Confidence is the pro
 Shapes: N rows, C classes.
 """
 
+import functools
 import math
 from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
@@ -53,8 +54,11 @@ def choose(
     """
     if temperature is None:
         temperature = _choose_temperature(logits, labels)
-    threshold = None if precision is None else least_confidence(*_confidence(logits / temperature, labels), precision)
-    return Choice(temperature, threshold)
+    return Choice(temperature, precision and _find_threshold(logits / temperature, labels, precision))
+
+
+def _find_threshold(logits: np.ndarray, labels: np.ndarray, precision: float) -> float:
+    return least_confidence(*_confidence(logits, labels), precision)
 
 
 def _choose_temperature(logits: np.ndarray, labels: np.ndarray) -> float:
@@ -176,10 +180,7 @@ def assess(
         )
     if thresholds is not None:
         if "thresholds" in chosen:
-
-            def fit(some_logits, some_labels):
-                return least_confidence(*_confidence(some_logits, some_labels), precision)
-
+            fit = functools.partial(_find_threshold, precision=precision)
             thresholds = cross_fit(fit, logits / choice.temperature, labels)
         is_given = np.exp(log_softmax(logits / choice.temperature).max(axis=1)) >= thresholds
         details |= _score_given(is_right[is_given], len(labels), precision)
@@ -198,13 +199,13 @@ def _score_given(is_right: np.ndarray, num_rows: int, precision: float | None) -
     from scipy.stats import binomtest
 
     count = len(is_right)
-    scores = {"wanted_precision": precision, "coverage": count / num_rows, "answered_precision": None}
+    scores = {"coverage": count / num_rows, **({"wanted_precision": precision} if precision else {})}
     if count:
         scores["answered_precision"] = float(np.mean(is_right))
         # Wilson's interval also holds for few rows (Brown et al. 2001).
         ends = binomtest(int(is_right.sum()), count).proportion_ci(method="wilson")
         scores["answered_precision_interval"] = [float(ends.low), float(ends.high)]
-    return {name: value for name, value in scores.items() if value is not None}
+    return scores
 
 
 def _describe(details: dict[str, Any], threshold: float, precision: float | None) -> str:
