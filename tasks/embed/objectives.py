@@ -122,7 +122,5 @@ def gather(rows: tf.Tensor) -> tf.Tensor:
 
 def first_row(count: tf.Tensor) -> tf.Tensor:
     """Returns the index of this replica's first row among the rows of all replicas, int32. It has `count` rows."""
-    if num_replicas() == 1:
-        return tf.constant(0)
     counts = tf.cumsum(gather(count[tf.newaxis]), exclusive=True)
     return counts[tf.distribute.get_replica_context().replica_id_in_sync_group]

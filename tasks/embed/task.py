@@ -26,6 +26,7 @@ from tasks.text.rows import EXTENSIONS
 
 LOSSES = ("multiple_negatives_ranking", "cosine_similarity", "cosent", "triplet")
 _OF_SCORES = ("cosine_similarity", "cosent")
+_CORRELATIONS = {"spearman": metrics.spearman, "pearson": metrics.pearson}
 
 
 class EmbedSettings(LongTextSettings):
@@ -289,11 +290,9 @@ class Embed(task.Task):
 
     def checkpoint_figures(self, answers):
         if answers.part.rows.scores is not None:
-            similarities = cosines(answers.outputs)
-            return {
-                "spearman": metrics.spearman(answers.labels, similarities),
-                "loss": metrics.mean_squared_error(answers.labels, similarities),
-            }
+            columns = answers.labels, cosines(answers.outputs)
+            figures = {name: of(*columns) for name, of in _CORRELATIONS.items()}
+            return {**figures, "loss": metrics.mean_squared_error(*columns)}
         ranking = retrieval.rank(answers.part.rows.texts, unit(answers.outputs))
         figures = {name: float(values.mean()) for name, values in ranking.figures.items()}
         return {**figures, "loss": float(ranking.losses.mean())}
@@ -301,9 +300,8 @@ class Embed(task.Task):
     def _of_scores(self, answers):
         table, similarities = answers.part.rows, cosines(answers.outputs)
         scale = answers.trained.spec.scale_of(table)
-        statistics = {"spearman": metrics.spearman, "pearson": metrics.pearson}
-        ends = metrics.intervals(statistics, answers.labels, similarities)
-        figures = {name: of(answers.labels, similarities) for name, of in statistics.items()}
+        figures = self.checkpoint_figures(answers)
+        ends = metrics.intervals(_CORRELATIONS, answers.labels, similarities)
         losses = np.square(answers.labels - similarities)
 
         def show(row: int) -> list[tuple[str, str]]:
@@ -312,7 +310,7 @@ class Embed(task.Task):
             return [*texts, ("score", f"{table.scores[row]:g}"), ("cosine", f"{similarities[row]:.3f}")]
 
         return task.Evaluation(
-            {**figures, "loss": float(losses.mean())},
+            figures,
             ends,
             {"rows": len(table.lines)},
             scores=metrics.headline_scores(figures, ends),
