@@ -10,9 +10,8 @@ import zlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from keras_bert.errors import InputError
 from tasks.text.bad_rows import BadRows
-from tasks.text.rows import Broken, RowFile, check_text, open_rows, parse_number, read_usable, take
+from tasks.text.rows import Broken, check_text, open_rows, parse_number, read_usable, take
 
 EXTENSIONS = (".csv", ".jsonl", ".parquet", ".xlsx")
 # SWAG calls its held-out file val.csv; the other tasks call theirs dev.
@@ -83,7 +82,9 @@ def read_table(path: str, columns: Columns, bad_rows: BadRows, with_labels: bool
             it.
     """
     file, first = open_rows(path), None
-    _check_header(file, columns, with_labels)
+    if file.columns is not None:
+        choices = columns.choices or ["ending0", "ending1", *_default_choices(file.columns)[2:]]
+        file.require([columns.context, *filter(None, [columns.start]), *choices, *[columns.label] * with_labels], _CURE)
 
     def read_row(line: int, row: dict) -> tuple[str, list[str], int | None]:
         nonlocal first
@@ -97,21 +98,6 @@ def read_table(path: str, columns: Columns, bad_rows: BadRows, with_labels: bool
     contexts, choices, labels = map(list, zip(*values, strict=True))
     labels = labels if with_labels else None
     return Table(path=path, lines=lines, numbers=numbers, contexts=contexts, choices=choices, labels=labels)
-
-
-def _check_header(file: RowFile, columns: Columns, with_labels: bool) -> None:
-    if file.columns is None:
-        return
-    choices = columns.choices or _default_choices(file.columns)
-    where = f"{file.path}:{file.header_line}"
-    if not columns.choices and len(choices) < 2:
-        named = ", ".join(map(repr, file.columns))
-        raise InputError(
-            f"{where}: no columns 'ending0', 'ending1', ... Columns there: {named}. Name them with --choice_columns."
-        )
-    if len(choices) < 2:
-        raise InputError(f"{where}: --choice_columns={choices[0]} names one choice. Expected two or more.")
-    file.require([columns.context, *filter(None, [columns.start]), *choices, *[columns.label] * with_labels], _CURE)
 
 
 def _default_choices(names: Sequence[str]) -> list[str]:

@@ -100,15 +100,24 @@ def test_more_than_ten_endings_come_in_the_order_of_their_numbers(tmp_path):
         ("a,b,q,label\n", PLAIN, "x.csv: the file holds no rows. Expected one question a row"),
         (HEADER.replace("sent2", "sent3") + ROW, Columns(), "x.csv:1: no column 'sent2' in the header. Columns there:"),
         (HEADER.replace("label", "gold") + ROW, Columns(), "x.csv:1: no column 'label' in the header"),
-        (HEADER.replace("ending", "e") + ROW, Columns(), "x.csv:1: no columns 'ending0', 'ending1', ... Columns"),
+        (HEADER.replace("ending", "e") + ROW, Columns(), "x.csv:1: no column 'ending0' in the header. Columns"),
+        (HEADER.replace("ending1", "e1") + ROW, Columns(), "x.csv:1: no column 'ending1' in the header. Columns"),
         ("q,a,a,b,label\n", PLAIN, "x.csv:1: 2 columns named 'a' in the header"),
-        ("q,a,label\n", Columns("q", None, ("a",)), "x.csv:1: --choice_columns=a names one choice. Expected two"),
         ('q,a,b,label\nx,y,z,0\n"x,y,z,1\nx,y,z,1\n', PLAIN, "x.csv:3: not valid CSV in the row that starts here"),
     ],
 )
 def test_wrong_files(tmp_path, content, columns, message):
     with pytest.raises(InputError, match=re.escape(message)):
         read(write(tmp_path, "x.csv", content), columns, policy="skip")
+
+
+def test_one_choice_is_none(tmp_path):
+    path, told = (
+        write(tmp_path, "x.csv", "q,a,label\nx,y,0\n"),
+        "x.csv:2: expected at least two choices in a. Name them",
+    )
+    with pytest.raises(InputError, match=told):
+        read(path, Columns("q", None, ("a",)))
 
 
 CSV_ROWS = [
