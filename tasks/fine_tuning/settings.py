@@ -165,17 +165,10 @@ class FineTuningSettings(TrainingSettings, StartSettings):
                 f"--reinit_layers={self.reinit_layers} replaces some of the preset's weights, and trains them. Give it "
                 "without --lora_rank and --noload_weights."
             )
-        if self.drop_leaks and not self.do_train:
-            raise InputError("--drop_leaks leaves out training rows. Give --do_train, or leave it out.")
-        if self.validation_share and not self.do_train:
-            raise InputError(
-                f"--validation_share={self.validation_share} holds out training rows. Give --do_train, or leave it out."
-            )
-        if self.dev_share and not (self.do_train and self.do_eval):
-            raise InputError(
-                f"--dev_share={self.dev_share} holds out training rows for the evaluation. Give --do_train and "
-                "--do_eval with it, or name a dev file."
-            )
+        if not self.do_train and (flags := self.changed("drop_leaks", "validation_share", "dev_share")):
+            raise InputError(f"{flags[0]} is about the training rows. Give --do_train, or leave it out.")
+        if self.dev_share and not self.do_eval:
+            raise InputError("--dev_share holds out training rows to evaluate on. Give --do_eval, or leave it out.")
         if self.distribution_strategy == "multi_worker_mirrored" and (self.is_search or self.early_stopping_patience):
             raise InputError(
                 "A search over rates, batch sizes or seeds, and --early_stopping_patience, run on one machine. Leave "

@@ -114,7 +114,7 @@ REFUSED = {
     "--lora_rank=2 --reinit_layers=1": "--reinit_layers=1 replaces some of the preset's weights",
     "--noload_weights --reinit_layers=1": "without --lora_rank and --noload_weights",
     "--init_checkpoint=x --preset=y": "both say where to start",
-    "--dev_share=0.25 --nodo_eval": "--dev_share=0.25 holds out training rows for the evaluation",
+    "--dev_share=0.25 --nodo_eval": "--dev_share holds out training rows to evaluate on",
     "--early_stopping_patience=2 --nodo_eval": "--early_stopping_patience needs an evaluation",
     "--learning_rate=1e-3,1e-4 --nodo_eval": "Several learning rates, batch sizes or restarts need --do_eval",
     "--num_restarts=2 --nodo_eval": "Several learning rates, batch sizes or restarts need --do_eval",

@@ -150,5 +150,5 @@ def test_wrong_labels_are_looked_for_where_there_are_labels(read, settings, mess
 
 
 def test_leaks_are_those_of_a_training(read):
-    with pytest.raises(InputError, match="--drop_leaks leaves out training rows. Give --do_train"):
+    with pytest.raises(InputError, match="--drop_leaks is about the training rows. Give --do_train"):
         read_tables("eval", dev_file="x.csv", drop_leaks=True)

@@ -76,7 +76,7 @@ def test_only_the_first_of_several_machines_writes_and_prints(tmp_path, monkeypa
 
 
 def test_rows_are_held_out_of_a_training_alone():
-    with pytest.raises(InputError, match="--validation_share=0.2 holds out training rows. Give --do_train, or leave"):
+    with pytest.raises(InputError, match="--validation_share is about the training rows. Give --do_train, or leave"):
         parse(Classify, "--do_eval", "--validation_share=0.2")
 
 

@@ -50,8 +50,10 @@ def test_a_share_of_the_training_rows_takes_the_place_of_a_dev_file(name, tmp_pa
     assert splits["train"] == [row for row in whole if row not in splits["dev"]]
     splits = {part.split: rows_of(part.rows) for part in entry(**settings, validation_share=0.3).parts}
     assert {split: len(rows) for split, rows in splits.items()} == {"train": 4, "validation": 2, "dev": 2}
-    with pytest.raises(InputError, match="--dev_share=0.25 holds out training rows .* Give --do_train and --do_eval"):
+    with pytest.raises(InputError, match="--dev_share is about the training rows. Give --do_train, or leave it out"):
         entry(**settings | {"do_train": False})
+    with pytest.raises(InputError, match="--dev_share holds out training rows to evaluate on. Give --do_eval"):
+        entry(**settings | {"do_eval": False})
 
 
 @pytest.mark.parametrize("share", [0.01, 0.25, 0.5, 0.9])
