@@ -329,7 +329,6 @@ class Session:
                 self.results[part.figure(name)] = value
             intervals |= {part.figure(name): list(ends) for name, ends in evaluation.intervals.items()}
             self.evaluations.append(evaluation)
-            self._answers[part] = self._answers[part]._replace(decoded=evaluation.decoded)
             if evaluation.chosen:
                 self._keep(evaluation.chosen)
         self.results["intervals"] = intervals

@@ -109,14 +109,12 @@ class Answers(NamedTuple):
         part: the file.
         encoded: its token ids.
         outputs: return value of `Encoded.compute_outputs`.
-        decoded: `Evaluation.decoded`, once the answers have been evaluated.
     """
 
     trained: Trained
     part: Part
     encoded: Encoded
     outputs: np.ndarray
-    decoded: Any = None
 
     @property
     def labels(self) -> np.ndarray:
@@ -136,7 +134,6 @@ class Evaluation:
         confusion, predictions, mistakes, tables, panels, notes: as in `tasks.report.page.Report`.
         examples: captioned texts of some rows, right or wrong, as in `Mistake`.
         chosen: values of the spec that the evaluation determined, such as a threshold. The trained model keeps them.
-        decoded: the decoded outputs, so that `write_predictions` need not decode them again.
         write: writes the answers of an evaluation to a file and returns its path; None if the task keeps none. Called
             only on the chief.
     """
@@ -153,7 +150,6 @@ class Evaluation:
     panels: list[tuple] = dataclasses.field(default_factory=list)
     notes: list[str] = dataclasses.field(default_factory=list)
     chosen: dict[str, Any] = dataclasses.field(default_factory=dict)
-    decoded: Any = None
     write: Callable[[], str] | None = None
 
 

@@ -231,12 +231,11 @@ class Squad(task.Task):
             **metrics.show_answers(questions, windows, losses, final, scores),
             notes=metrics.make_notes(figures, searches),
             chosen=chosen,
-            decoded=best,
         )
 
     def write_predictions(self, answers, output_dir):
         """Writes google-research/bert's files; `null_odds.json` only if a question may have no answer."""
-        final = apply_threshold(answers.decoded or _best_answers(answers), getattr(answers.trained.spec, THRESHOLD))
+        final = apply_threshold(_best_answers(answers), getattr(answers.trained.spec, THRESHOLD))
         files = {
             "predictions.json": final.predictions,
             "nbest_predictions.json": final.nbest,
