@@ -9,7 +9,6 @@ import random
 import re
 import zlib
 from collections.abc import Sequence
-from numbers import Number
 from typing import NamedTuple
 
 from keras_bert.errors import InputError
@@ -87,14 +86,11 @@ def read_table(path: str, text_columns: Sequence[str] | None, score_column: str 
             raise Broken(f"no text beside {score!r}. {_CURE}")
         if not text_columns and (key := next((name for name in row if name not in (*names, score)), None)):
             raise Broken(f"key {key!r} is not in the first object, whose keys are the columns. {_CURE}")
-        values = [(name, take(row, name)) for name in names]
-        if not text_columns and (number := next((name for name, value in values if isinstance(value, Number)), None)):
-            raise Broken(f"column {number!r} holds a number, not a text to embed. {_CURE}")
-        texts = [check_text(name, value) for name, value in values]
         try:
+            texts = [check_text(name, take(row, name)) for name in names]
             return texts, score and check_number(score, take(row, score))
         except Broken as error:
-            raise error if score_column else Broken(f"{error} {_CURE}") from error
+            raise error if text_columns and score_column else Broken(f"{error} {_CURE}") from error
 
     _, lines, values, _ = read_usable(file, read_row, bad_rows, "one or more texts in each row")
     texts, scores = map(list, zip(*values, strict=True))

@@ -428,7 +428,7 @@ class Session:
         data += map(self._data, rest)
         card = Card(
             report=report,
-            task="regression" if getattr(self.trained.spec, "is_regression", False) else self.task.name,
+            task=self.task.name,
             config=encoder and encoder.bert_config,
             num_parameters=self.trained.model.count_params(),
             tokenizer=tokenizer_identity(self.trained.tokenizer),

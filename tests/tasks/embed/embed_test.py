@@ -346,7 +346,7 @@ def test_the_order_of_the_columns_says_what_they_are(tmp_path):
 
 def test_a_number_among_the_texts_of_objects_names_the_flags(tmp_path):
     content = '{"id": 7, "text": "a", "match": "b"}\n'
-    with pytest.raises(InputError, match="x.jsonl:1: column 'id' holds a number, not a text.*with --text_columns and"):
+    with pytest.raises(InputError, match="x.jsonl:1: column 'id': expected a text, found int.*with --text_columns and"):
         read(tmp_path / "x.jsonl", content)
     with pytest.raises(InputError, match="x.jsonl:1: column 'id': expected a text, found int 7"):
         read(tmp_path / "x.jsonl", content, texts=["id"])
