@@ -21,7 +21,6 @@ from tasks.fine_tuning import metrics as shared_metrics
 from tasks.fine_tuning.data_check import Content
 from tasks.fine_tuning.encoding import encode_texts, lengths_before_cutting
 from tasks.fine_tuning.inputs import find_trained, read_spec
-from tasks.fine_tuning.model_files import taking_texts
 from tasks.report.page import Mistake
 from tasks.text.rows import EXTENSIONS
 
@@ -364,11 +363,11 @@ class Classify(task.Task):
 def _explain(trained: task.Trained, mistakes: list[Mistake]) -> list[Mistake]:
     """Adds to the worst mistakes the share of each word in the prediction. Their first parts must be the texts."""
     worst, count = mistakes[:_NUM_EXPLAINED], trained.spec.num_texts
-    if not worst or not isinstance(trained.model, keras_bert.BertTextClassifier):
+    # Of several machines only the first one's model gets a preprocessor when it is saved, and only that one reports.
+    if not worst or getattr(trained.model, "preprocessor", None) is None:
         return mistakes
     columns = tuple(zip(*([text for _, text in mistake.parts[:count]] for mistake in worst), strict=True))
-    with taking_texts(trained.model, trained.tokenizer, {"sequence_length": trained.spec.sequence_length}):
-        rows = trained.model.explain(tuple(map(list, columns)))
+    rows = trained.model.explain(tuple(map(list, columns)))
     explained = []
     for mistake, row in zip(worst, rows, strict=True):
         texts = row["texts"] if count > 1 else [0] * len(row["shares"])

@@ -1,6 +1,5 @@
 """Reads and writes the directory of a fine-tuned model: `model.keras`, the tokenizer, and `task.json` with the spec."""
 
-import contextlib
 import inspect
 import os
 
@@ -23,32 +22,27 @@ def save_model(directory: str, model, tokenizer, task: dict) -> None:
 
     Args:
         directory: path to write; anything there is replaced.
-        model: keras.Model of classes that belong to Keras or are registered with it. A model of `keras_bert.models` is
-            saved with a preprocessor, so that the directory is a preset that takes texts.
+        model: keras.Model of classes that belong to Keras or are registered with it. A model of `keras_bert.models`
+            gets a preprocessor, so that the directory is a preset that takes texts.
         tokenizer: BertTokenizer of the training.
         task: JSON values: the task's name as `task`, and the fields of its spec.
     """
     with atomic_path(directory) as temporary:
         os.makedirs(temporary)
-        with taking_texts(model, tokenizer, task):
-            model.save(os.path.join(temporary, MODEL_FILE))
+        give_preprocessor(model, tokenizer, task)
+        model.save(os.path.join(temporary, MODEL_FILE))
         tokenizer.save_to_preset(temporary)
         write_json(os.path.join(temporary, TASK_FILE), task)
 
 
-@contextlib.contextmanager
-def taking_texts(model, tokenizer, task: dict):
-    """Gives a model its preprocessor inside the context. Outside, tasks call their models with token ids."""
+def give_preprocessor(model, tokenizer, task: dict) -> None:
+    """Lets a model of `keras_bert.models` take texts. The arguments are those of `save_model`."""
     from keras_bert.models.task import BertTask
 
-    if not isinstance(model, BertTask):
-        yield
-        return
-    make = model.preprocessor_cls
-    options = {name: task[name] for name in inspect.signature(make).parameters if name in task}
-    model.preprocessor = make(tokenizer, **options)
-    yield
-    model.preprocessor = None
+    if isinstance(model, BertTask):
+        make = model.preprocessor_cls
+        options = {name: task[name] for name in inspect.signature(make).parameters if name in task}
+        model.preprocessor = make(tokenizer, **options)
 
 
 @keep_copies()
@@ -61,7 +55,7 @@ def load_model(directory: str, task_name: str, command: str) -> tuple:
         command: command that writes such directories, for messages.
 
     Returns:
-        (keras.Model that takes token ids, BertTokenizer, content of `task.json`).
+        (keras.Model, BertTokenizer, content of `task.json`).
 
     Raises:
         InputError: a file is missing or damaged, or the directory belongs to another task.
@@ -69,7 +63,6 @@ def load_model(directory: str, task_name: str, command: str) -> tuple:
     import keras  # Imported here, since `read_task` must answer without TensorFlow.
 
     from keras_bert import BertTokenizer
-    from keras_bert.models.task import BertTask
 
     task = read_task(directory, command, task_name)
     path = os.path.join(directory, MODEL_FILE)
@@ -77,8 +70,6 @@ def load_model(directory: str, task_name: str, command: str) -> tuple:
         model = keras.saving.load_model(os.path.join(local_copy(directory), MODEL_FILE), compile=False)
     except (ValueError, OSError) as error:
         raise InputError(f"{path}: cannot be loaded ({first_line(error)}). Train it again.") from error
-    if isinstance(model, BertTask):
-        model.preprocessor = None
     return model, BertTokenizer.from_preset(directory), task
 
 

@@ -307,7 +307,9 @@ class Session:
         require_preset(self.settings, "Without a trained model, --do_eval and --do_predict")
         with start.find_start(self.settings) as origin:
             model, spec = start.load_fine_tuned(origin.preset, task, parts)
-            self.trained = Trained(task.to_answer(model, spec), origin.tokenizer(), spec)
+            tokenizer = origin.tokenizer()
+            model_files.give_preprocessor(model, tokenizer, dataclasses.asdict(spec))
+            self.trained = Trained(task.to_answer(model, spec), tokenizer, spec)
         parts = [task.match(part, spec, self.inputs.bad_rows) for part in parts]
         self.inputs = self.inputs._replace(parts=parts, spec=spec)
 
