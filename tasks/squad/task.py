@@ -212,15 +212,15 @@ class Squad(task.Task):
     def evaluate(self, answers, results):
         """Scores the answers with the official script, for SQuAD 2.0 at the given threshold or else the best one."""
         questions, windows, spec = answers.part.rows.questions, answers.encoded.source, answers.trained.spec
-        best, chosen, found = _best_answers(answers), {}, {}
+        best, chosen, highest = _best_answers(answers), {}, {}
         with_negative, searches = spec.version_2_with_negative, getattr(self.settings, THRESHOLD) is None
         if with_negative:
-            threshold, found = metrics.find_threshold(questions, best)
+            threshold, highest = metrics.find_threshold(questions, best)
             chosen[THRESHOLD] = threshold if searches else getattr(spec, THRESHOLD)
         final = apply_threshold(best, chosen.get(THRESHOLD, 0.0))
         scores = metrics.score_each(questions, final.predictions, with_negative)
         losses, _ = metrics.score_windows(answers.outputs, answers.encoded.examples)
-        figures = {**metrics.score_all(questions, final.predictions, with_negative), **found, **chosen}
+        figures = {**metrics.score_all(questions, final.predictions, with_negative), **highest, **chosen}
         figures["loss"] = float(losses.mean())
         intervals = metrics.intervals(scores)
         return task.Evaluation(
