@@ -56,13 +56,13 @@ def confusion_matrix(labels: np.ndarray, predictions: np.ndarray, num_classes: i
 
 
 def precision_recall_f1(correct, predicted, true) -> dict:
-    """Returns precision, recall and F1 by name, 0.0 where undefined, as numbers or arrays like the counts.
+    """Returns precision, recall and F1 by name, 0.0 where undefined: floats, or lists of floats for arrays of counts.
 
     Args:
         correct, predicted, true: number of right answers, of all answers, and of what was to be found.
     """
     counts = {"precision": (correct, predicted), "recall": (correct, true), "f1": (2 * correct, predicted + true)}
-    return {name: part / np.maximum(1, whole) for name, (part, whole) in counts.items()}
+    return {name: (part / np.maximum(1, whole)).tolist() for name, (part, whole) in counts.items()}
 
 
 def class_scores(
@@ -78,9 +78,9 @@ def class_scores(
     Returns:
         A dict for each name with the counts, and `precision`, `recall` and `f1`, which are 0.0 where undefined.
     """
-    columns = {"rows": rows, "predicted": predicted, "correct": correct}
+    columns = {"rows": rows.tolist(), "predicted": predicted.tolist(), "correct": correct.tolist()}
     columns |= precision_recall_f1(correct, predicted, rows)
-    values = zip(*(column.tolist() for column in columns.values()), strict=True)
+    values = zip(*columns.values(), strict=True)
     return {name: dict(zip(columns, row, strict=True)) for name, row in zip(names, values, strict=True)}
 
 

@@ -241,7 +241,7 @@ def test_another_training_does_not_continue_this_one(place, done, changes, words
         ({"preset": None}, ["--preset"]),
         ({"layers": ["3"]}, ["--layers=3"]),
         ({"max_seq_length": 25}, ["--max_seq_length=25"]),
-        ({"train_batch_size": 1000}, ["200 sentences", "--train_batch_size"]),
+        ({"train_batch_size": 1000}, ["200 examples", "--train_batch_size"]),
         ({"do_eval": False, "early_stopping_patience": 2}, ["--early_stopping_patience", "--do_eval"]),
         ({"dev_file": "test.conll"}, ["test.conll", "tag"]),
         ({"dev_file": "animals.conll"}, ["animals.conll:1", "unknown entity type 'animal'"]),

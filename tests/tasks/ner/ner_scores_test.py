@@ -67,6 +67,8 @@ def test_scores_by_hand():
     names = ("precision", "recall", "f1", "correct", "predicted", "gold")
     types = {name: tuple(map(score.get, names)) for name, score in metrics.score_types(gold, predicted).items()}
     assert types == {"a": (1 / 3, 1 / 2, 2 / 5, 1, 3, 2), "b": (0.0, 0.0, 0.0, 0, 1, 1)}
+    # YAML's writer of the model card takes no type of NumPy.
+    assert {type(value) for value in (*metrics.score(gold, predicted).values(), *types["a"])} == {float, int}
 
 
 def test_without_entities_the_scores_are_zero():
