@@ -152,8 +152,10 @@ class Classify(task.Task):
 
     def make_spec(self, train):
         labels = []
-        if self.settings.find_wrong_labels and (train.num_texts > 1 or self.strata(train) is not train.labels):
-            raise InputError(f"{train.path}: --find_wrong_labels is for single texts with one label. Leave it out.")
+        learns_few = self.settings.few_labels not in (None, "off")
+        flag = "few_labels" if learns_few else "find_wrong_labels" if self.settings.find_wrong_labels else None
+        if flag and (train.num_texts > 1 or self.strata(train) is not train.labels):
+            raise InputError(f"{train.path}: --{flag} is for single texts with one label each. Leave it out.")
         if not self.table_task.is_regression:
             labels = data.choose_labels(train, self.settings.labels or self.table_task.labels)
             self.settings.read_weights(labels)
@@ -265,11 +267,6 @@ class Classify(task.Task):
     def few_labels(self, rows, spec):
         settings, is_plain = self.settings, spec.num_texts == 1 and not (spec.is_regression or spec.multi_label)
         if settings.few_labels is not None:
-            if settings.few_labels != "off" and not is_plain:
-                raise InputError(
-                    f"{rows.path}: --few_labels={settings.few_labels} is for single texts with a class each. Leave it "
-                    "out."
-                )
             return settings.few_labels
         # Flags that say what to fine-tune, or how, decide against another method.
         is_planned = settings.contrary_to_few_labels() or settings.changed(*PLANS) or settings.optimizer != "adamw"

@@ -222,7 +222,7 @@ def test_labels_are_read_from_cells_lists_and_columns(form, tmp_path, capsys):
         (
             ["a|b", "a", "b", ""],
             ["--label_separator=|", "--few_labels=frozen"],
-            "is for single texts with a class each",
+            "--few_labels is for single texts with one label each",
         ),
         (
             ["0", "2", "1", "0"],
