@@ -13,7 +13,7 @@ from keras_bert.answers.base import Answers, TokenOutput
 from keras_bert.answers.pieces import in_pieces
 from keras_bert.answers.ties import settle_ties
 from keras_bert.errors import InputError
-from keras_bert.tokenization.preprocessor import BertPreprocessor
+from keras_bert.tokenization.preprocessor import BertPreprocessor, after
 
 # Number of masks whose logits are in memory at a time: 31 MB for a vocabulary of 30,522.
 _MASKS_AT_A_TIME = 256
@@ -49,8 +49,8 @@ class MaskAnswers(Answers):
         return {**self._fill(model, encoded), **of_text}
 
     def answer_token_ids(self, model, encoded):
-        with tf.control_dependencies([_check_positions(encoded["mask_positions"], encoded["padding_mask"])]):
-            return self._fill(model, {**encoded, "mask_positions": tf.identity(encoded["mask_positions"])})
+        check = _check_positions(encoded["mask_positions"], encoded["padding_mask"])
+        return self._fill(model, {**encoded, "mask_positions": after(check, encoded["mask_positions"])})
 
     def _fill(self, model: keras.Model, encoded: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """Names the best tokens, of real masks only: `tokens`, string [B, M, K], and their `probabilities`."""

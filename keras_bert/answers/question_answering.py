@@ -10,7 +10,7 @@ from keras_bert.answers import nbest, text_bounds
 from keras_bert.answers.base import TokenOutput
 from keras_bert.answers.source_text import BYTES_PER_TOKEN
 from keras_bert.answers.windowed import WindowedAnswers
-from keras_bert.tokenization.preprocessor import BertPreprocessor
+from keras_bert.tokenization.preprocessor import BertPreprocessor, after
 
 _SPECIAL_TOKENS = 3
 MASKED_LOGIT = -10000.0  # Padding of the outputs of `token_ids`.
@@ -87,10 +87,8 @@ class SpanAnswers(WindowedAnswers):
             num_rows == tf.size(context),
             ["`question` and `context` must be equally many. Received:", num_rows, tf.size(context)],
         )
-        with tf.control_dependencies([check]):
-            question = tf.identity(question)
         # Bounded like a context, since one endless word costs more than many short ones.
-        question = tf.strings.substr(question, 0, self.question_bytes)
+        question = tf.strings.substr(after(check, question), 0, self.question_bytes)
         question = text_bounds.bound_texts(question, tokenizer, self.max_query_length)
         queries = tokenizer.tokenize(question)[:, : self.max_query_length]
         rooms = self.preprocessor.sequence_length - _SPECIAL_TOKENS - queries.row_lengths()

@@ -13,7 +13,7 @@ from keras_bert.answers.base import Answers, TokenOutput, gives_logits
 from keras_bert.answers.pieces import in_pieces, outputs_in_pieces
 from keras_bert.answers.rules import LONG_TEXTS, NO_LABEL, POOLED
 from keras_bert.answers.windows import LongTexts, pool_windows
-from keras_bert.tokenization.preprocessor import BertPreprocessor
+from keras_bert.tokenization.preprocessor import BertPreprocessor, after
 
 
 class SequenceAnswers(Answers):
@@ -231,16 +231,14 @@ class ChoiceAnswers(BestOfAnswers):
 
     def answer_texts(self, model, texts):
         text, choices = texts.values()
-        with tf.control_dependencies([self.check(tf.shape(choices), tf.shape(text))]):
-            choices = tf.identity(choices)
+        choices = after(self.check(tf.shape(choices), tf.shape(text)), choices)
         answer = super().answer_texts(model, {"text": text, "choices": choices})
         return {**answer, "choice_text": tf.gather(choices, answer["choice"], batch_dims=1)}
 
     def answer_token_ids(self, model, encoded):
         shape = tf.shape(encoded["token_ids"])
-        with tf.control_dependencies([self.check(shape, shape[:1])]):
-            encoded = {name: tf.identity(ids) for name, ids in encoded.items()}
-        return super().answer_token_ids(model, encoded)
+        check = self.check(shape, shape[:1])
+        return super().answer_token_ids(model, {name: after(check, ids) for name, ids in encoded.items()})
 
     def check(self, shape: tf.Tensor, batch: tf.Tensor) -> tf.Operation:
         """Returns an op that fails unless each text has K choices; reshaping would mix those of several texts."""

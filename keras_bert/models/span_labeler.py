@@ -12,7 +12,7 @@ from keras_bert.encoder.backbone import BertBackbone
 from keras_bert.encoder.heads import output_head
 from keras_bert.encoder.layer import keep_arguments
 from keras_bert.models.task import BertTask
-from keras_bert.tokenization.preprocessor import BertPreprocessor
+from keras_bert.tokenization.preprocessor import BertPreprocessor, after
 
 _LONGEST_QUERY = 64  # google-research/bert run_squad.py, --max_query_length
 
@@ -79,8 +79,7 @@ def _answer_characters(contexts: tf.Tensor, y) -> tuple[tf.Tensor, tf.Tensor]:
         message = "Each answer of `y` must end after its start, and in its context. Received these starts and ends:"
         wrong = tf.boolean_mask(tf.stack([starts, ends], 1), ~is_there)
         check = tf.debugging.Assert(tf.reduce_all(is_there), [message, wrong], summarize=16)
-        with tf.control_dependencies([] if check is None else [check]):
-            return tf.identity(starts), ends
+        return after(check, starts), ends
     lengths = tf.strings.length(answers, unit="UTF8_CHAR")
     if starts is None:
         starts = tf.map_fn(_find_text, (contexts, answers), fn_output_signature=tf.int32)
@@ -93,8 +92,7 @@ def _answer_characters(contexts: tf.Tensor, y) -> tuple[tf.Tensor, tf.Tensor]:
     missing = tf.boolean_mask(answers, ~is_there & (answers != ""))
     message = f"Each answer of `y` must stand {place}. Received these that do not:"
     check = tf.debugging.Assert(tf.size(missing) == 0, [message, missing], summarize=16)
-    with tf.control_dependencies([] if check is None else [check]):
-        return tf.identity(starts), starts + lengths
+    return after(check, starts), starts + lengths
 
 
 def _find_text(pair: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:

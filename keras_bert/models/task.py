@@ -23,7 +23,7 @@ from keras_bert.errors import InputError, first_line
 from keras_bert.files import keep_copies, read_optional_object
 from keras_bert.models.rows import check_lengths, has_rows, make_batches, read_examples, read_rows, split_rows
 from keras_bert.presets import catalog, tokenizers, weights
-from keras_bert.tokenization.preprocessor import BertPreprocessor
+from keras_bert.tokenization.preprocessor import BertPreprocessor, after
 
 _OF_ONE_LENGTH = {"doc_stride", "max_query_length"}  # Settings of `answer` that may not fit another sequence length.
 _OF_ONE_HEAD = {"temperature", "thresholds"}  # Settings of `answer` that fit the outputs of one head only.
@@ -551,8 +551,7 @@ def _find_labels(names: tf.Tensor, labels: list[str]) -> tf.Tensor:
     known = tf.reduce_any(is_label, axis=-1)
     message = f"Labels must be among {', '.join(labels)}. Received:"
     check = tf.debugging.Assert(tf.reduce_all(known), [message, tf.boolean_mask(names, ~known)])
-    with tf.control_dependencies([check] if check is not None else []):
-        return tf.argmax(is_label, axis=-1, output_type=tf.int32)
+    return tf.argmax(after(check, is_label), axis=-1, output_type=tf.int32)
 
 
 def _task_of(cls: type[BertTask], saved: dict) -> dict:

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from keras_bert.answers.windowed import EntityAnswers, WordScoreAnswers
 from keras_bert.models.task import LabeledTask
-from keras_bert.tokenization.preprocessor import BertPreprocessor
+from keras_bert.tokenization.preprocessor import BertPreprocessor, after
 
 
 @keras.saving.register_keras_serializable(package="keras_bert")
@@ -40,8 +40,7 @@ class BertTokenClassifierPreprocessor(BertPreprocessor):
             return features
         position = positions.flat_values
         counts = (tf.cast(rows.row_lengths(), tf.int64) for rows in (words, y))
-        with tf.control_dependencies([_check_counts(*counts)]):
-            labels = tf.identity(y.flat_values)
+        labels = after(_check_counts(*counts), y.flat_values)
         is_score = labels.dtype.is_floating
         labels = tf.cast(labels, tf.float32 if is_score else tf.int32)
         is_labelled = (position >= 0) & (tf.math.is_finite(labels) if is_score else labels >= 0)
@@ -139,6 +138,6 @@ def _ragged_labels(labels, words) -> tf.RaggedTensor | None:
     """Returns labels as a ragged tensor, with one for each word; fails if dense words have another width."""
     if labels is None or isinstance(labels, tf.RaggedTensor):
         return labels
-    dense = [] if isinstance(words, tf.RaggedTensor) else [_check_counts(tf.shape(words)[1], tf.shape(labels)[1])]
-    with tf.control_dependencies(dense):
-        return tf.RaggedTensor.from_tensor(labels, lengths=ragged_words(words).row_lengths())
+    if not isinstance(words, tf.RaggedTensor):
+        labels = after(_check_counts(tf.shape(words)[1], tf.shape(labels)[1]), labels)
+    return tf.RaggedTensor.from_tensor(labels, lengths=ragged_words(words).row_lengths())

@@ -200,6 +200,12 @@ def lay_out(
     return {"token_ids": token_ids, "segment_ids": segment_ids, "padding_mask": padding_mask}
 
 
+def after(check: tf.Operation | None, value: tf.Tensor) -> tf.Tensor:
+    """Returns `value`, which is computed only after the op `check`; None stands for a check that has passed eagerly."""
+    with tf.control_dependencies([check]):
+        return tf.identity(value)
+
+
 def _check_length(sequence_length: int) -> None:
     is_int = isinstance(sequence_length, numbers.Integral) and not isinstance(sequence_length, bool)
     if not is_int or sequence_length < _MIN_SEQUENCE_LENGTH:
@@ -216,8 +222,7 @@ def _check_sizes(first: tf.RaggedTensor, second: tf.RaggedTensor) -> list[tf.Rag
             raise ValueError(f"{message}. Received: {sizes[0]} first and {sizes[1]} second texts")
         return [first, second]
     check = tf.debugging.assert_equal(first.nrows(), second.nrows(), message=message)
-    with tf.control_dependencies([check] if check is not None else []):
-        return [first.with_values(tf.identity(first.values)), second]
+    return [first.with_values(after(check, first.values)), second]
 
 
 def _trim_pair(lengths_a: tf.Tensor, lengths_b: tf.Tensor, limit: int) -> list[tf.Tensor]:
