@@ -88,14 +88,17 @@ def _sources(format_name: str, row: dict[str, str], index: int) -> list[WeightSo
     ]
 
 
+def _our_shape(shape: tuple[int, ...], layout: str) -> tuple[int, ...]:
+    if layout == TURNED:
+        return shape[::-1]
+    if layout == HEADS_LAST:
+        return *shape[:1], math.prod(shape[1:])
+    return (math.prod(shape[:2]), *shape[2:]) if layout == HEADS_FIRST else shape  # (N, D, H), or a bias, (N, D)
+
+
 def shape_to_ours(shapes: list[tuple[int, ...]], source: WeightSource) -> tuple:
     """Returns the shape of `to_ours` for arrays of these shapes, or all of the shapes if they do not fit together."""
-    if source.layout == TURNED:
-        shapes = [shape[::-1] for shape in shapes]
-    elif source.layout == HEADS_LAST:
-        shapes = [(*shape[:1], math.prod(shape[1:])) for shape in shapes]
-    elif source.layout == HEADS_FIRST:
-        shapes = [(math.prod(shape[:2]), *shape[2:]) for shape in shapes]
+    shapes = [_our_shape(shape, source.layout) for shape in shapes]
     if len({shape[:-1] for shape in shapes}) > 1:
         return tuple(shapes)
     return (*shapes[0][:-1], *([sum(shape[-1] for shape in shapes)] if shapes[0] else []))
@@ -103,12 +106,10 @@ def shape_to_ours(shapes: list[tuple[int, ...]], source: WeightSource) -> tuple:
 
 def to_ours(arrays: list[np.ndarray], source: WeightSource) -> np.ndarray:
     """Joins the foreign tensors of one variable into our layout."""
-    if source.layout == TURNED:
-        arrays = [array.T for array in arrays]
-    elif source.layout == HEADS_LAST:
-        arrays = [array.reshape(array.shape[0], -1) for array in arrays]
-    elif source.layout == HEADS_FIRST:  # (N, D, H), or a bias, (N, D)
-        arrays = [array.reshape(-1, *array.shape[2:]) for array in arrays]
+    arrays = [
+        array.T if source.layout == TURNED else array.reshape(_our_shape(array.shape, source.layout))
+        for array in arrays
+    ]
     return np.concatenate(arrays, axis=-1) if len(arrays) > 1 else arrays[0]
 
 
