@@ -96,10 +96,9 @@ class ClassAnswers(BestOfAnswers):
         model: encoder inputs to logits or probabilities [B, C].
         preprocessor: gives the tokenizer and the longest sequence.
         labels: names of the C classes, in the order of the outputs.
-        num_texts: 1, or 2 for a model of text pairs.
         temperature: divides the logits before the softmax.
         thresholds: the lowest probability at which each label is given; None: no thresholds.
-        **settings: `long_text` and `max_tokens` of `SequenceAnswers`.
+        **settings: of `SequenceAnswers`.
 
     Raises:
         ValueError: the arguments do not fit together.
@@ -110,12 +109,11 @@ class ClassAnswers(BestOfAnswers):
         model: keras.Model,
         preprocessor: BertPreprocessor,
         labels: list[str],
-        num_texts: int = 1,
         temperature: float = 1.0,
         thresholds: Sequence[float] | None = None,
         **settings,
     ):
-        super().__init__(model, preprocessor, num_texts, **settings)
+        super().__init__(model, preprocessor, **settings)
         if len(set(labels)) != len(labels) or len(labels) < 2:
             raise ValueError(f"`labels` must be at least two different names. Received: labels={labels}")
         self.check_labels(labels, thresholds)
@@ -146,9 +144,8 @@ class LabelSetAnswers(SequenceAnswers):
         model: encoder inputs to logits or probabilities [B, C].
         preprocessor: gives the tokenizer and the longest sequence.
         labels: names of the C classes, in the order of the outputs.
-        num_texts: 1, or 2 for a model of text pairs.
         thresholds: the lowest probability at which each label is given; None: 0.5 for all.
-        **settings: `long_text` and `max_tokens` of `SequenceAnswers`.
+        **settings: of `SequenceAnswers`.
 
     Raises:
         ValueError: the arguments do not fit together.
@@ -161,11 +158,10 @@ class LabelSetAnswers(SequenceAnswers):
         model: keras.Model,
         preprocessor: BertPreprocessor,
         labels: list[str],
-        num_texts: int = 1,
         thresholds: Sequence[float] | None = None,
         **settings,
     ):
-        super().__init__(model, preprocessor, num_texts, **settings)
+        super().__init__(model, preprocessor, **settings)
         self.check_labels(labels, thresholds)
         self.labels, self.thresholds = labels, thresholds or [0.5] * len(labels)
         is_logits = gives_logits(model, keras.activations.sigmoid)
@@ -197,8 +193,7 @@ class ScoreAnswers(SequenceAnswers):
     Args:
         model: encoder inputs to scores [B, 1].
         preprocessor: tokenizer and longest sequence.
-        num_texts: 1, or 2 for a model of text pairs.
-        **settings: `long_text` and `max_tokens` of `SequenceAnswers`.
+        **settings: of `SequenceAnswers`.
 
     Raises:
         ValueError: the model has more than one output.
@@ -206,8 +201,8 @@ class ScoreAnswers(SequenceAnswers):
 
     token_outputs = {"score": TokenOutput((), column=0)}
 
-    def __init__(self, model: keras.Model, preprocessor: BertPreprocessor, num_texts: int = 1, **settings):
-        super().__init__(model, preprocessor, num_texts, **settings)
+    def __init__(self, model: keras.Model, preprocessor: BertPreprocessor, **settings):
+        super().__init__(model, preprocessor, **settings)
         if model.output_shape[-1] != 1:
             raise ValueError(f"`model` must have one output. Received: {model.output_shape[-1]} outputs")
 

@@ -113,11 +113,11 @@ class BertTextClassifier(LabeledTask, keras_nlp.models.TextClassifier):
             answer = "a score" if is_score else "any number of labels"
             raise ValueError(f"`{unknown[0]}` must be left out where the answer is {answer}. Received: {settings}")
         if is_score:
-            answers, names = ScoreAnswers(self, preprocessor, num_texts, **settings), []
+            answers, names = ScoreAnswers(self, preprocessor, num_texts=num_texts, **settings), []
         else:
             names = self.labels or [str(number) for number in range(self.output_shape[-1])]
             make = LabelSetAnswers if self.multi_label else ClassAnswers
-            answers = make(self, preprocessor, names, num_texts, **settings)
+            answers = make(self, preprocessor, names, num_texts=num_texts, **settings)
         if explained is None:
             return answers
         (label,) = explained

@@ -57,7 +57,7 @@ def exported(saved, tmp_path_factory):
     shutil.rmtree(root / "base")
     vocabulary.unlink()
     one_text = saved("classification")
-    pairs = Classification(model, preprocessor, LABELS, 2)
+    pairs = Classification(model, preprocessor, LABELS, num_texts=2)
     pairs.probes = lambda _: asked
     return {1: (one_text.head, one_text.directory), 2: (pairs, moved)}
 

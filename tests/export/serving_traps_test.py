@@ -54,7 +54,7 @@ def _head() -> Classification:
     """A model of pairs that was trained by XLA in half precision: all that an export has to undo."""
     model = classifier(dtype="mixed_bfloat16")
     model.compile("sgd", "mse", jit_compile=True)
-    return Classification(model, assets(), LABELS, 2)
+    return Classification(model, assets(), LABELS, num_texts=2)
 
 
 @pytest.fixture(scope="module", name="directory")

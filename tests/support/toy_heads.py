@@ -43,7 +43,9 @@ def save_preset(directory, model=None) -> str:
 
 HEADS = {
     "classification": lambda: Classification(classifier(), assets(), LABELS),
-    "classification of pairs": lambda: Classification(classifier(), assets(), LABELS, 2, 2.5, [0.6, 0.9, 0.45]),
+    "classification of pairs": lambda: Classification(
+        classifier(), assets(), LABELS, 2.5, [0.6, 0.9, 0.45], num_texts=2
+    ),
     "multi_label_classification": lambda: LabelSet(
         shaken(BertTextClassifier(backbone(), len(LABELS), multi_label=True, compile=False)),
         assets(),
@@ -51,7 +53,7 @@ HEADS = {
         thresholds=[0.5, 0.3, 0.8],
     ),
     "regression of pairs": lambda: Regression(
-        shaken(BertTextClassifier(backbone(), 1, pooling="mean", compile=False)), assets(), 2
+        shaken(BertTextClassifier(backbone(), 1, pooling="mean", compile=False)), assets(), num_texts=2
     ),
     "multiple_choice": lambda: MultipleChoice(
         shaken(BertMultipleChoice(backbone(), NUM_CHOICES, compile=False)), assets()

@@ -93,7 +93,7 @@ def test_no_more_of_a_megabyte_is_tokenized_than_is_used(model, monkeypatch):
 
 @pytest.mark.parametrize("num_texts", [1, 2])
 def test_a_batch_is_padded_to_its_longest_text(model, num_texts):
-    head = Classification(model, assets(), LABELS, num_texts)
+    head = Classification(model, assets(), LABELS, num_texts=num_texts)
     specs = [tf.TensorSpec([None], tf.string)] * num_texts
     encode = tf.function(
         lambda *texts: head.encode_in_graph(dict(zip(head.text_inputs, texts, strict=True))), input_signature=specs
