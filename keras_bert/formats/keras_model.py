@@ -30,8 +30,6 @@ _TASK_OF_HEADS = {  # Class and module.
 }
 _EMBEDDER = ("BertTextEmbedder", "keras_bert.models.text_embedder")
 _TASKS = tuple(f"keras_bert>{name}" for name, _ in (*_TASK_OF_HEADS.values(), _EMBEDDER))
-# Constructor arguments that no tensor implies, by head; other heads have those of a classifier.
-_OWN_ARGUMENTS = {"question_answering": (), "multiple_choice": ("num_choices", "dropout")}
 _MASKED_LMS = _TASKS[:2]
 _TASKS += tuple(f"keras_hub>{name}" for name in ("BertMaskedLM", "BertTextClassifier", _EMBEDDER[0]))
 _OWN_NAMES = {"pooling_mode": "pooling"}  # KerasHub's arguments whose names differ from ours, which follow.
@@ -196,12 +194,12 @@ def write_heads(path: str, checkpoint: Checkpoint, backbone: dict, tokenizer: di
     heads, saved = checkpoint.heads, checkpoint.settings.get("task", {})
     is_known = heads in _TASK_OF_HEADS and (heads != ("multiple_choice",) or "num_choices" in saved)
     if is_known or checkpoint.is_embedder:
-        name, module = _TASK_OF_HEADS.get(heads, _EMBEDDER)
+        name, module = _EMBEDDER if checkpoint.is_embedder else _TASK_OF_HEADS[heads]
         reader = "BertPreprocessor" if name in ("BertTextClassifier", "BertTextEmbedder") else f"{name}Preprocessor"
         length = saved.get("sequence_length") or checkpoint.config.max_sequence_length
         settings = {"tokenizer": tokenizer, "sequence_length": length}
         preprocessor = None if tokenizer is None else serialized("keras_bert.models", reader, settings)
-        config = {"backbone": backbone, "preprocessor": preprocessor, **_arguments(checkpoint, heads[:1], saved)}
+        config = {"backbone": backbone, "preprocessor": preprocessor, **_arguments(checkpoint, name)}
         write_json(os.path.join(path, TASK_FILE), serialized(module, name, config))
     if not heads:
         return
@@ -212,23 +210,13 @@ def write_heads(path: str, checkpoint: Checkpoint, backbone: dict, tokenizer: di
     write_weights(os.path.join(path, "task.weights.h5"), tensors, lambda name: places.get(name, name))
 
 
-def _arguments(checkpoint: Checkpoint, heads: tuple[str, ...], saved: dict) -> dict:
-    """Returns the constructor arguments that describe the first head, or an embedder, which may have no head.
-
-    Args:
-        checkpoint: an open checkpoint.
-        heads: tuple of its first head; empty for an embedder without a dense layer.
-        saved: the task in the checkpoint's settings.
-    """
-    if checkpoint.is_embedder:
-        return {name: value for name, value in saved.items() if name not in ("class_name", "sequence_length")}
-    (head,) = heads
-    if head == "masked_lm":
-        return {f"masked_lm_{name}": checkpoint.masked_lm.get(name) for name in KERAS_HUB_MASKED_LM}
-    own = {name: saved.get(name) for name in _OWN_ARGUMENTS.get(head, ("activation", "dropout"))}
-    own |= {"answer_settings": saved["answer_settings"]} if saved.get("answer_settings") else {}
-    if head not in _OWN_ARGUMENTS:
-        own |= {"num_classes": checkpoint.tensors[f"{head}/bias"].shape[0], "labels": checkpoint.labels}
-    if head == "classification":
-        own |= {"pooling": checkpoint.pooling, "multi_label": saved.get("multi_label", False)}
+def _arguments(checkpoint: Checkpoint, class_name: str) -> dict:
+    """Returns the arguments of our class `class_name` for a checkpoint: as saved, or as its heads imply."""
+    saved = checkpoint.settings.get("task", {})
+    own = {name: value for name, value in saved.items() if name not in ("class_name", "sequence_length", "compile")}
+    own = own if saved.get("class_name") == class_name else {}
+    own |= {f"masked_lm_{name}": value for name, value in checkpoint.masked_lm.items()}
+    for head in ("classification", "token_classification"):
+        if head in checkpoint.heads:
+            own |= {"num_classes": checkpoint.tensors[f"{head}/bias"].shape[0], "labels": checkpoint.labels}
     return own
