@@ -67,7 +67,8 @@ def open_checkpoint(path: str) -> Iterator[Checkpoint]:
     settings = read_object(os.path.join(place, CONFIG_FILE))
     family = settings.get("model_type") or "bert"
     encoder = encoder_sources(_NAMES[family], config.num_layers)  # The last two are the pooler's.
-    heads = ("masked_lm", "next_sentence", _classifier(place, settings), "question_answering")
+    classifier = _classifier(place, settings)
+    heads = ("masked_lm", "next_sentence", classifier, "question_answering")
     groups = [encoder[:-2], encoder[-2:], *(head_sources(_NAMES[family], head) for head in heads)]
     with contextlib.ExitStack() as stack:
         weights = stack.enter_context(open_weights(place))
@@ -89,9 +90,13 @@ def open_checkpoint(path: str) -> Iterator[Checkpoint]:
         if bias is not None:
             tensors["masked_lm/output_bias"] = _after_check_of_ties(bias, weights, available)
         _warn_of_others(groups, weights, available)
-        biases = ("classification/bias", "token_classification/bias")
-        count = next((tensors[path].shape[0] for path in biases if path in tensors), 0)
-        labels = _labels(place, settings, count) if count else None
+        outputs, labels = tensors.get(f"{classifier}/bias"), None
+        if outputs is not None and classifier != "multiple_choice":
+            try:
+                labels = _labels(place, settings, outputs.shape[0])
+            except InputError as error:
+                logging.warning("%s: its %s head is not read. %s", path, classifier, error)
+                tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(f"{classifier}/")}
         saved = read_settings(path)
         task = saved.get("task", {})
         if "embedding_activation" in task:

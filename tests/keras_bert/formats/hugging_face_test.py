@@ -135,23 +135,29 @@ def test_heads_of_other_classes(tmp_path, cls, head, stored):
     np.testing.assert_array_equal(values, model.state_dict()[f"{stored}.weight"].numpy().T)
 
 
-def test_labels_come_in_the_order_of_their_numbers(tmp_path):
+def test_labels_come_in_the_order_of_their_numbers(tmp_path, said):
+    from keras_bert.models import BertBackbone, BertTextClassifier
+
     names = [f"class-{chr(122 - index)}" for index in range(11)]  # 10 sorts before 2 as text
     random_model("BertForSequenceClassification", id2label=dict(enumerate(names))).save_pretrained(tmp_path)
     with weights.open_checkpoint(str(tmp_path)) as checkpoint:
         assert checkpoint.labels == names
         assert checkpoint.tensors["classification/kernel"].read().shape == (16, 11)
-    copied(tmp_path, tmp_path / "more", config={"id2label": {"0": "a", "2": "b"}})
-    with pytest.raises(InputError, match="config.json: expected id2label to name the classes 0, 1"):
-        read_all(tmp_path / "more")
-    twice = {**dict(enumerate(names)), 10: names[0]}
-    for number, labels in enumerate((twice, {"0": "a", "1": "b"})):
-        copied(tmp_path, tmp_path / f"{number}", config={"id2label": labels})
-        with pytest.raises(InputError, match="config.json: expected id2label to name 11 different classes, found"):
-            read_all(tmp_path / f"{number}")
-    copied(tmp_path, tmp_path / "regression", config={"problem_type": "regression"})
-    with pytest.raises(InputError, match="config.json: expected classes, or one number .*, found a regression of 11"):
-        read_all(tmp_path / "regression")
+    different = "config.json: expected id2label to name 11 different classes, found"
+    cases = [
+        ({"id2label": {"0": "a", "2": "b"}}, "config.json: expected id2label to name the classes 0, 1"),
+        ({"id2label": {**dict(enumerate(names)), 10: names[0]}}, different),
+        ({"id2label": {"0": "a", "1": "b"}}, different),
+        ({"problem_type": "regression"}, "config.json: expected classes, or one number to predict, found a regression"),
+    ]
+    for number, (config, reason) in enumerate(cases):  # Then only the encoder can be read.
+        path = str(copied(tmp_path, tmp_path / f"{number}", config=config))
+        said.clear()
+        BertBackbone.from_preset(path)
+        assert len(said) == 1 and "its classification head is not read." in said[0] and reason in said[0]
+        with pytest.raises(InputError, match="a fine-tuned classification head, found none. Pass `num_classes` or `la"):
+            BertTextClassifier.from_preset(path)
+        assert BertTextClassifier.from_preset(path, labels=["a", "b"]).labels == ["a", "b"]
 
 
 def test_an_unnamed_classifier_is_one_of_sequences(tmp_path):
