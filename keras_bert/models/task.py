@@ -95,7 +95,13 @@ class BertTask:
             self._last_answers = functools.lru_cache(maxsize=2)(self._make_answers)
         given = {**self.answer_settings, **settings}.items()
         hashable = {name: tuple(value) if isinstance(value, list | np.ndarray) else value for name, value in given}
-        return self._last_answers(self.preprocessor, **hashable)
+        answers = self._last_answers(self.preprocessor, **hashable)
+        self._check_segments(len(answers.text_inputs))
+        return answers
+
+    def _check_segments(self, num_texts: int) -> None:
+        if num_texts > 1 and self.backbone.num_segments < 2:
+            raise ValueError("Pairs of texts need a backbone of two segments. Received: num_segments=1")
 
     def _make_answers(self, preprocessor: BertPreprocessor, **settings) -> Answers:
         return self.answers_cls(self, preprocessor, **settings)
@@ -188,6 +194,8 @@ class BertTask:
         """Turns raw samples into what the model takes; runs in tf.data."""
         if any(tf.is_tensor(column) and column.shape.rank == 0 for column in keras.tree.flatten(x)):
             raise ValueError("`x` must be batches of rows. Call `batch` of the dataset.")
+        if self.preprocessor is not None and isinstance(x, tuple):
+            self._check_segments(len(x))
         if self.labels and y is not None and tf.as_dtype(getattr(y, "dtype", tf.string)) == tf.string:
             y = tf.ragged.map_flat_values(lambda names: _find_labels(names, self.labels), y)
             if self.multi_label:  # Turns the indices of each row's labels into 0.0 or 1.0 for each label.
@@ -474,6 +482,8 @@ class LabeledTask(BertTask):
 
     def preprocess_samples(self, x, y=None, sample_weight=None):
         y = read_rows("y", y)  # `train_on_batch` takes lists, too.
+        if self.multi_label and y is not None and y.shape[1:] == (0,):  # No row has a label, so the lists had no type.
+            y = tf.zeros([tf.shape(y)[0], self.output_shape[-1]])
         if y is not None and not self.labels and tf.as_dtype(getattr(y, "dtype", tf.int32)) == tf.string:
             raise ValueError("`labels` must name the classes, in from_preset too, where `y` has texts. Received: None")
         return super().preprocess_samples(x, y, sample_weight)

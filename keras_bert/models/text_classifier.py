@@ -77,10 +77,14 @@ class BertTextClassifier(LabeledTask, keras_nlp.models.TextClassifier):
         if self.preprocessor is not None and y is not None:  # Kept for answers and exports.
             num_texts = len(x) if isinstance(x, tuple) else 1
             self.answer_settings = {**self.answer_settings, "num_texts": num_texts}
-        is_score = tf.as_dtype(getattr(y, "dtype", tf.string)).is_floating and len(y.shape) < 2
-        if is_score and self.output_shape[-1] > 1:  # The loss would round scores down.
-            message = "Labels must be whole numbers. For scores make a regressor: num_classes=1."
-            tf.debugging.assert_equal(y, tf.round(y), message)
+        is_number = tf.as_dtype(getattr(y, "dtype", tf.string)) not in (tf.string, tf.bool) and len(y.shape) == 1
+        count = self.output_shape[-1]
+        if is_number and count > 1:  # The loss would round scores down, and be NaN for other numbers on a GPU.
+            numbers = tf.cast(y, tf.float32)
+            is_class = (numbers == tf.round(numbers)) & (numbers >= 0) & (numbers < count)
+            message = f"Labels must be whole numbers from 0 to {count - 1}. For scores make a regressor: num_classes=1."
+            wrong = [f"{message} Received:", tf.boolean_mask(numbers, ~is_class)]
+            tf.debugging.Assert(tf.reduce_all(is_class), wrong)
         return super().preprocess_samples(x, y, sample_weight)
 
     def explain(self, inputs, label: str | None = None):

@@ -250,6 +250,11 @@ def test_scores_are_no_labels_of_a_classifier(trained):
     assert trained.evaluate(texts, [0.0, 2.0], verbose=0) == trained.evaluate(texts, ["cat", "hen"], verbose=0)
     with pytest.raises(tf.errors.InvalidArgumentError, match="For scores make a regressor: num_classes=1."):
         trained.evaluate(texts, [0.5, 1.0], verbose=0)
+    for number in (4, -1):  # On a GPU, the loss of such a number is NaN.
+        with pytest.raises(
+            tf.errors.InvalidArgumentError, match=r"(?s)whole numbers from 0 to 3. For.*Received:.*-?\d"
+        ):
+            trained.preprocess_samples(tf.constant(texts), tf.constant([0, number]))
     for labels in (["cat", "cat"], np.array([1, 0])):  # Answers would call class 0 `1`.
         with pytest.raises(ValueError, match="must be distinct str, one per class"):
             BertTextClassifier(toy_tasks.backbone(), labels=labels)
@@ -264,6 +269,10 @@ def test_a_row_may_have_any_number_of_labels(preprocessor, tmp_path):
     right = model.evaluate(by_hot, verbose=0, return_dict=True)
     assert model.evaluate(by_name, verbose=0, return_dict=True) == pytest.approx(right, abs=1e-6)
     assert model.evaluate(texts, named, verbose=0, return_dict=True) == pytest.approx(right, abs=1e-6)
+    without = (["it ran", "who"], [[], []])
+    assert model.test_on_batch(*without, return_dict=True) == pytest.approx(
+        model.test_on_batch(without[0], np.zeros([2, len(ANIMALS)], np.float32), return_dict=True), abs=1e-6
+    )
     logits = model(preprocessor(texts)).numpy()
     losses = np.logaddexp(0, logits) - hot * logits
     assert right["loss"] == pytest.approx(losses.mean(), abs=1e-6) and set(right) == {"loss", "micro_f1", "pr_auc"}
@@ -325,6 +334,16 @@ def test_it_takes_pairs(preprocessor):
     logits = model(features).numpy()
     expected = -np.log(np.exp(logits)[[0, 1], [0, 1]] / np.exp(logits).sum(-1)).mean()
     np.testing.assert_allclose(loss, expected, rtol=1e-5)
+
+
+def test_pairs_need_two_segments(preprocessor):
+    model = BertTextClassifier(toy_tasks.backbone(num_segments=1), 2, preprocessor)
+    assert len(model.predict(PAIRS[0], verbose=0)) == len(PAIRS[0])
+    for call in (model.predict, model.answer):
+        with pytest.raises(
+            ValueError, match="Pairs of texts need a backbone of two segments. Received: num_segments=1"
+        ):
+            call(PAIRS)
 
 
 @pytest.mark.usefixtures("eagerly")
