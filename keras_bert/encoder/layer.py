@@ -14,9 +14,9 @@ _weights_follow = contextvars.ContextVar("weights_follow", default=False)
 
 @contextlib.contextmanager
 def weights_follow() -> Iterator[None]:
-    """Leaves new weights of the encoder uninitialized within this context, since a checkpoint will overwrite them.
+    """Fills new weights of the encoder with zeros within this context, since a checkpoint will overwrite them.
 
-    Random initialization takes most of the time of building a base model: 2.8 s with, 0.25 s without it (2 cores).
+    Random initialization takes most of the time of building a base model: 2.8 s with, 0.4 s without it (2 cores).
     """
     token = _weights_follow.set(True)
     try:
@@ -28,22 +28,9 @@ def weights_follow() -> Iterator[None]:
 def encoder_initializer(stddev: float) -> keras.initializers.Initializer:
     """Returns BERT's initializer (google-research/bert modeling.py:377) for weights that every checkpoint holds.
 
-    Within `weights_follow`, it leaves them uninitialized.
+    Within `weights_follow`, they are zeros.
     """
-    return _Uninitialized() if _weights_follow.get() else keras.initializers.TruncatedNormal(stddev=stddev)
-
-
-class _Uninitialized(keras.initializers.Zeros):
-    """Leaves memory uninitialized if the backend can; otherwise writes zeros."""
-
-    def __call__(self, shape, dtype=None):
-        if keras.backend.backend() != "tensorflow":
-            return super().__call__(shape, dtype=dtype)
-        import tensorflow as tf
-
-        # Memory that is not written costs no time, unlike zeros.
-        dtype = tf.as_dtype(keras.backend.standardize_dtype(dtype))
-        return tf.raw_ops.Empty(shape=shape, dtype=dtype, init=False)
+    return keras.initializers.Zeros() if _weights_follow.get() else keras.initializers.TruncatedNormal(stddev=stddev)
 
 
 def arguments_of(cls: type, *but: str) -> list[str]:

@@ -117,7 +117,7 @@ def test_each_can_be_built_and_has_the_parameters_that_its_publisher_states():
 
     @functools.cache
     def count(config):
-        with weights_follow():  # Weights that nobody draws or reads take neither time nor memory.
+        with weights_follow():  # Drawing weights would take most of the time.
             return BertBackbone.from_config(config.to_dict()).count_params()
 
     for preset in list_presets():
