@@ -51,14 +51,14 @@ class QuestionAnswering(SpanAnswers, WindowedHead):
         A question is undecided if small random changes of the logits change a text or a place.
         """
         logits, by_token = self.expected_tokens(model, encoded)
-        answer = self.answering(lambda encoded: given["logits"])
-        given = {"logits": tf.constant(logits)}
-        right = probes.on_cpu(lambda columns: answer(**columns), dict(texts))
+
+        def answer(logits, texts):
+            return probes.on_cpu(lambda columns: self.answer_by(lambda _: tf.constant(logits), **columns), texts)
+
+        right = answer(logits, dict(texts))
         scale, many = TOLERANCE * rounding_scale(logits), np.tile(logits, (_NUM_SHAKES, 1, 1))
         many += np.random.default_rng(0).uniform(-scale, scale, many.shape).astype(np.float32)
-        given["logits"] = tf.constant(many)
-        repeated = {name: np.tile(column, _NUM_SHAKES) for name, column in texts.items()}
-        shaken = probes.on_cpu(lambda columns: answer(**columns), repeated)
+        shaken = answer(many, {name: np.tile(column, _NUM_SHAKES) for name, column in texts.items()})
         undecided = np.zeros(len(texts["question"]), bool)
         for name, values in right.items():
             if values.dtype.kind != "f":

@@ -64,7 +64,7 @@ class WordHead(WordAnswers, WindowedHead):
         A window and its text are undecided if rounding decides which logit of a token is the largest.
         """
         logits, by_token = self.expected_tokens(model, encoded)
-        answer = probes.on_cpu(self.answering(lambda _: tf.constant(logits)), texts["text"])
+        answer = probes.on_cpu(lambda text: self.answer_by(lambda _: tf.constant(logits), text), texts["text"])
         is_near = probes.undecided(probes.on_cpu(tf.nn.softmax, logits)) & (encoded["padding_mask"] == 1)  # [W, S]
         undecided = np.isin(np.arange(len(texts["text"])), encoded["rows"][is_near.any(axis=1)])
         return {signatures.SERVING_DEFAULT: (answer, undecided), signatures.TOKEN_IDS: (by_token, is_near.any(axis=1))}

@@ -94,22 +94,17 @@ class SpanAnswers(WindowedAnswers):
         rooms = self.preprocessor.sequence_length - _SPECIAL_TOKENS - queries.row_lengths()
         return self.lay_out(context, rooms, queries)
 
-    def answering(self, logits_of):
+    def answer_by(self, logits_of, question, context):
         # Imported here, since it needs tensorflow-text, which not every machine has.
         from keras_bert.answers.projection import Projector
 
-        project = Projector(self.preprocessor.tokenizer)
-
-        def answer(question, context):
-            num_rows = tf.size(question, tf.int64)
-            source, windows, layout = self.read(question, context)
-            logits = logits_of(layout.inputs)
-            projection = project(source)
-            candidates, nulls = nbest.find_candidates(windows, layout, logits, projection, num_rows, self.choice)
-            listed = nbest.list_answers(candidates, projection, num_rows, self.choice)
-            return self._outputs(listed, *nbest.choose(listed, nulls, self.choice), projection, source)
-
-        return answer
+        num_rows = tf.size(question, tf.int64)
+        source, windows, layout = self.read(question, context)
+        logits = logits_of(layout.inputs)
+        projection = Projector(self.preprocessor.tokenizer)(source)
+        candidates, nulls = nbest.find_candidates(windows, layout, logits, projection, num_rows, self.choice)
+        listed = nbest.list_answers(candidates, projection, num_rows, self.choice)
+        return self._outputs(listed, *nbest.choose(listed, nulls, self.choice), projection, source)
 
     def _outputs(self, listed, place, null_odds, projection, source) -> dict[str, tf.Tensor]:
         starts, ends = projection.characters(listed.begins, listed.ends)

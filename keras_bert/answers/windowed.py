@@ -53,15 +53,16 @@ class WindowedAnswers(Answers):
         return f"at most {self.max_tokens} tokens, and {BYTES_PER_TOKEN * self.max_tokens} bytes, are read"
 
     @abc.abstractmethod
-    def answering(self, logits_of: Callable) -> Callable[..., dict[str, tf.Tensor]]:
-        """Returns the function from `text_inputs`, string [B] by name, to the outputs of `serving_default`.
+    def answer_by(self, logits_of: Callable, **texts: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Builds the graph to the outputs of `serving_default`.
 
         Args:
             logits_of: maps the encoder's inputs, int32 [W, S], to logits, float [W, S, C].
+            **texts: `text_inputs`, string [B], by name.
         """
 
     def answer_texts(self, model, texts):
-        return self.answering(lambda encoded: outputs_in_pieces(model, encoded))(**texts)
+        return self.answer_by(lambda encoded: outputs_in_pieces(model, encoded), **texts)
 
     def lay_out(self, texts: tf.Tensor, rooms, queries: tf.RaggedTensor | None = None):
         """Reads texts, string [B], in windows, in the graph.
@@ -115,20 +116,17 @@ class WordAnswers(WindowedAnswers):
     def answer_words(self, words: Words, logits: tf.Tensor) -> tuple[Words | Entities, dict[str, tf.Tensor]]:
         """Builds the graph from words and their logits, float32 [N, C], to the listed spans and their `columns`."""
 
-    def answering(self, logits_of):
-        def answer(text):
-            source, windows, layout = self.lay_out(text, self.preprocessor.sequence_length - SPECIAL_TOKENS)
-            words = find_words(source, self.preprocessor.tokenizer.lowercase)
-            cells = tf.gather(best_cells(windows, layout, tf.size(source.token_ids, tf.int64), 0.0), words.firsts)
-            logits = tf.reshape(logits_of(layout.inputs), [-1, self.model.output_shape[-1]])
-            spans, columns = self.answer_words(words, tf.gather(logits, cells))
-            columns[self.listed] = cut_texts(source.codes, spans.starts, spans.ends)
-            columns |= {name: source.offsets(getattr(spans, name), spans.rows) for name in ("starts", "ends")}
-            table = Table(spans.rows, tf.size(source.texts, tf.int64))
-            padded = {name: table(columns[name], padding) for name, padding in self.padding["values"].items()}
-            return {**padded, self.padding["count"]: table.counts, "truncated": source.truncated}
-
-        return answer
+    def answer_by(self, logits_of, text):
+        source, windows, layout = self.lay_out(text, self.preprocessor.sequence_length - SPECIAL_TOKENS)
+        words = find_words(source, self.preprocessor.tokenizer.lowercase)
+        cells = tf.gather(best_cells(windows, layout, tf.size(source.token_ids, tf.int64), 0.0), words.firsts)
+        logits = tf.reshape(logits_of(layout.inputs), [-1, self.model.output_shape[-1]])
+        spans, columns = self.answer_words(words, tf.gather(logits, cells))
+        columns[self.listed] = cut_texts(source.codes, spans.starts, spans.ends)
+        columns |= {name: source.offsets(getattr(spans, name), spans.rows) for name in ("starts", "ends")}
+        table = Table(spans.rows, tf.size(source.texts, tf.int64))
+        padded = {name: table(columns[name], padding) for name, padding in self.padding["values"].items()}
+        return {**padded, self.padding["count"]: table.counts, "truncated": source.truncated}
 
 
 class EntityAnswers(WordAnswers):

@@ -1,5 +1,6 @@
 """Question answerers without an encoder, for tests: logits that tables give, and the answers of `tasks.squad`."""
 
+import functools
 import re
 from types import SimpleNamespace
 
@@ -46,7 +47,7 @@ class TableAnswerer:
         model = SimpleNamespace(output_shape=(None, None, 2))
         self.head = QuestionAnswering(model, BertPreprocessor(tokenizer, sequence_length), **settings)
         texts = [tf.TensorSpec([None], tf.string, name) for name in ("question", "context")]
-        self.graph = self.head.answering(self._logits_of)
+        self.graph = functools.partial(self.head.answer_by, self._logits_of)
         if is_traced:
             self.graph = tf.function(self.graph, input_signature=texts, autograph=False)
 

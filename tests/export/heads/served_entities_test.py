@@ -1,5 +1,6 @@
 """Entities in the served graph: words, windows, tags and places, against plain Python, on real and on hostile texts."""
 
+import functools
 import math
 import sys
 import time
@@ -54,7 +55,7 @@ class TableTagger:
         self.of_lengths = generator.normal(size=(sequence_length + 1, len(LABELS))).astype(np.float32)
         model = SimpleNamespace(output_shape=(None, None, len(LABELS)), layers=[None])
         self.head = TokenClassification(model, BertPreprocessor(tokenizer, sequence_length), LABELS, **settings)
-        self.graph = self.head.answering(self._logits_of)
+        self.graph = functools.partial(self.head.answer_by, self._logits_of)
         if is_traced:
             text = [tf.TensorSpec([None], tf.string, "text")]
             self.graph = tf.function(self.graph, input_signature=text, autograph=False)
