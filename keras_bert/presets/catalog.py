@@ -127,13 +127,6 @@ def find_preset(name: str) -> Preset | None:
     return _BY_NAME.get(name)
 
 
-def find_handle(handle: str) -> Preset | None:
-    """Returns the preset that `hf://owner/name` is a copy of, or None."""
-    repository = handle.removeprefix("hf://").partition("@")[0]
-    copies = (preset for preset in ALL if preset.hugging_face == repository)
-    return next(copies, None) if handle.startswith("hf://") else None
-
-
 def name_of(preset: str | os.PathLike) -> str:
     """Returns a preset's name or path as a string, with `~` expanded.
 
@@ -228,3 +221,10 @@ def published(preset: str | os.PathLike) -> Preset | None:
     """Returns the preset of a name, or None for a handle or an existing path, even one that is also a preset's name."""
     name = name_of(preset)
     return None if exists(name) else find_preset(name)
+
+
+def original_of(preset: str | os.PathLike) -> Preset | None:
+    """Returns the preset that a name stands for or `hf://owner/name` is a copy of, or None."""
+    scheme, _, handle = name_of(preset).partition("://")
+    copies = (known for known in ALL if scheme == "hf" and known.hugging_face == handle.partition("@")[0])
+    return published(preset) or next(copies, None)

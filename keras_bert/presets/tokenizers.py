@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from keras_bert import formats
 from keras_bert.errors import InputError
 from keras_bert.files import absolute, exists, read_lines
-from keras_bert.presets.catalog import find_handle, located, name_of, published
+from keras_bert.presets.catalog import located, name_of, original_of
 from keras_bert.vocabulary import case_of_name, case_of_vocabulary, check_case, read_vocabulary
 
 
@@ -41,17 +41,11 @@ def open_tokenizer(preset: str | os.PathLike) -> Iterator[dict]:
         yield settings
 
 
-def _published_case(preset: str) -> bool | None:
-    """Returns whether a checkpoint was published as lower-cased. Copies may contradict it: those of Chinese BERT do."""
-    known = published(preset) or find_handle(preset)
-    return None if known is None else known.lowercase
-
-
 def case_of_preset(preset: str) -> bool | None:
     """Returns whether a preset of this name is lower-cased, None if the name does not tell."""
-    known = _published_case(preset)
+    known = original_of(preset)
     if known is not None:
-        return known
+        return known.lowercase
     is_prefix = exists(f"{preset}.index") or preset.endswith(".index")  # A TensorFlow checkpoint.
     name = os.path.dirname(absolute(preset)) if is_prefix else preset
     return case_of_name(absolute(name) if exists(name) else name)
@@ -79,7 +73,8 @@ def decide_case(preset: str, settings: dict, lowercase: bool | None = None) -> b
     source = os.fspath(vocabulary) if isinstance(vocabulary, str | os.PathLike) else f"{preset}: its vocabulary"
     pieces = read_vocabulary(vocabulary, source=source)
     by_vocabulary = case_of_vocabulary(pieces)
-    published, by_name = _published_case(preset), case_of_preset(preset)
+    known, by_name = original_of(preset), case_of_preset(preset)
+    published = known and known.lowercase  # Copies may contradict it: those of Chinese BERT do.
     if by_name is None:
         by_name = case_of_name(settings.get("place", ""))
     answers = {

@@ -13,7 +13,7 @@ from keras_bert.errors import InputError
 from keras_bert.files import is_directory
 from keras_bert.formats.checkpoint import Checkpoint, assign, check_shapes
 from keras_bert.formats.weight_names import HEADS
-from keras_bert.presets.catalog import find_handle, located, name_of, published
+from keras_bert.presets.catalog import located, original_of, published
 
 _SHAPES = ("vocabulary_size", "num_heads", "hidden_dim", "intermediate_dim", "max_sequence_length", "num_segments")
 _SETTINGS = (*BertConfig.__dataclass_fields__, "layout", "name", "trainable", "dtype")  # of BertBackbone
@@ -80,7 +80,7 @@ def read_settings(preset: str | os.PathLike) -> dict:
 
 def _with_prompts(settings: Mapping[str, object], preset: str | os.PathLike) -> dict:
     """Adds the prompts that an embedder was published with, unless its files contain prompts."""
-    known, task = published(preset) or find_handle(name_of(preset)), settings.get("task", {})
+    known, task = original_of(preset), settings.get("task", {})
     own = task.get("prompts")
     if known is None or not known.prompts or (isinstance(own, dict) and any(own.values())):
         return dict(settings)
