@@ -157,8 +157,8 @@ def read_task_settings(path: str, config: dict) -> dict:
         config: the contents of its `config.json`.
 
     Returns:
-        Dict of `task`, a dict of `class_name`, the constructor arguments that describe heads, and the preprocessor's
-        `sequence_length`; or an empty dict, if there is no task.
+        Dict of `task`, a dict of `class_name`, the constructor arguments that describe heads, `preprocessor`, the
+        configuration of the preprocessor, and its `sequence_length`; or an empty dict, if there is no task.
     """
     # A `.keras` file holds the task in `config.json`, a preset in `task.json`.
     configs = (config, read_optional_json(os.path.join(path, TASK_FILE)))
@@ -170,10 +170,11 @@ def read_task_settings(path: str, config: dict) -> dict:
         raise InputError(f"{path}: its task has num_classes={str(count)[:99]}. Expected at most {_MOST_CLASSES:,}.")
     preprocessor = task.get("preprocessor")
     settings = preprocessor.get("config") if isinstance(preprocessor, dict) else None
-    length = settings.get("sequence_length") if isinstance(settings, dict) else None
+    settings = settings if isinstance(settings, dict) else {}
     others = ("backbone", "preprocessor", "name")
     own = {_OWN_NAMES.get(name, name): value for name, value in task.items() if name not in others}
-    return {"task": {**own, "class_name": tasks[-1]["registered_name"].partition(">")[2], "sequence_length": length}}
+    of_text = {"preprocessor": settings, "sequence_length": settings.get("sequence_length")}
+    return {"task": {**own, **of_text, "class_name": tasks[-1]["registered_name"].partition(">")[2]}}
 
 
 # === Writing ===
@@ -213,7 +214,8 @@ def write_heads(path: str, checkpoint: Checkpoint, backbone: dict, tokenizer: di
 def _arguments(checkpoint: Checkpoint, class_name: str) -> dict:
     """Returns the arguments of our class `class_name` for a checkpoint: as saved, or as its heads imply."""
     saved = checkpoint.settings.get("task", {})
-    own = {name: value for name, value in saved.items() if name not in ("class_name", "sequence_length", "compile")}
+    no_head = ("class_name", "compile", "preprocessor", "sequence_length")
+    own = {name: value for name, value in saved.items() if name not in no_head}
     own = own if saved.get("class_name") == class_name else {}
     own |= {f"masked_lm_{name}": value for name, value in checkpoint.masked_lm.items()}
     for head in ("classification", "token_classification"):

@@ -267,7 +267,7 @@ class BertTask:
             load_weights: bool; if False, the weights are random.
             dtype: as in `BertBackbone.from_preset`.
             sequence_length: int, largest number of tokens of an example; None: as saved in the preset, else the
-                backbone's `max_sequence_length`.
+                backbone's `max_sequence_length`. Other settings of the preprocessor are as saved.
             lowercase: bool, whether to lower-case texts, as in `BertTokenizer.from_preset`; None: the preset decides.
             **settings: arguments of the constructor, such as `labels` or `preprocessor=None`. All others, including
                 `dropout`, override settings of the backbone.
@@ -320,9 +320,11 @@ class BertTask:
             # A name's settings need no files, but do not include the length, which is in the files if there are any.
             with contextlib.suppress(InputError), catalog.located(preset) as place:
                 settings = weights.read_settings(place)
-        saved, positions = _task_of(cls, settings).get("sequence_length"), own.get("max_sequence_length")
+        task, positions = _task_of(cls, settings), own.get("max_sequence_length")
+        saved, of_text = task.get("sequence_length"), task.get("preprocessor", {})
         length = sequence_length or (min(saved, positions) if saved and positions else saved)
-        return cls.preprocessor_cls.from_preset(preset, length, **own)
+        names = of_text.keys() & set(arguments_of(cls.preprocessor_cls, "tokenizer", "sequence_length"))
+        return cls.preprocessor_cls.from_preset(preset, length, **{**{name: of_text[name] for name in names}, **own})
 
     @classmethod
     def from_checkpoint(cls, checkpoint: weights.Checkpoint, dtype=None, **settings) -> "BertTask":

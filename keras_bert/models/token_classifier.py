@@ -115,8 +115,11 @@ class BertTokenClassifier(LabeledTask, keras_nlp.models.Task):
     def preprocess_samples(self, x, y=None, sample_weight=None):
         if self.preprocessor is not None:
             x, y = ragged_words(x), _ragged_labels(y, x)
-            if y is not None and y.dtype.is_integer and self.output_shape[-1] == 1:  # Scores, not classes.
+            count = self.output_shape[-1]
+            if y is not None and y.dtype.is_integer and count == 1:  # Scores, not classes.
                 y = tf.cast(y, tf.float32)
+            elif y is not None and y.dtype.is_integer:  # On a GPU, the loss of another number is NaN.
+                tf.debugging.assert_less(y.flat_values, tf.cast(count, y.dtype), f"Labels must be below {count}.")
         return super().preprocess_samples(x, y, sample_weight)
 
 

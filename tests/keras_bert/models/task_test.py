@@ -156,6 +156,19 @@ def test_settings_of_the_backbone_and_of_the_preprocessor_are_taken(preset):
         keras_bert.BertTextClassifier.from_preset(preset, num_classe=2)
 
 
+def test_a_preset_keeps_the_settings_of_its_preprocessor(tmp_path):
+    settings = {"pad_to_longest": True, "mask_selection_rate": 0.5, "random_token_rate": 0.0}
+    preprocessor = keras_bert.BertMaskedLMPreprocessor(toy_tasks.tokenizer(), 12, **settings)
+    keras_bert.BertMaskedLM(toy_tasks.backbone(), preprocessor).save_to_preset(tmp_path)
+    for again in (
+        keras_bert.BertMaskedLM.from_preset(tmp_path, sequence_length=8),
+        keras_bert.BertMaskedLM.from_preset(tmp_path),
+    ):
+        assert {name: getattr(again.preprocessor, name) for name in settings} == settings
+    assert again.preprocessor.sequence_length == 12
+    assert not keras_bert.BertSpanLabeler.from_preset(tmp_path).preprocessor.pad_to_longest  # It is of another class.
+
+
 def test_the_architecture_alone(preset):
     model = keras_bert.BertTextClassifier.from_preset(preset, load_weights=False)
     assert (model.labels, model.dropout) == (LABELS, 0.4)

@@ -72,6 +72,12 @@ def test_dense_labels_are_as_wide_as_dense_words(preprocessor, width):
         list(tf.data.Dataset.from_tensors((words, labels)).map(preprocessor))
 
 
+def test_class_numbers_beyond_the_head_are_refused(preprocessor):
+    model = BertTokenClassifier(toy_tasks.backbone(), 5, preprocessor)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="Labels must be below 5"):
+        model.preprocess_samples(tf.constant([["the", "cats"]]), tf.constant([[-1, 5]]))
+
+
 @pytest.mark.slow
 def test_it_learns_the_tags_of_words():
     preprocessor = BertTokenClassifierPreprocessor(toy_tasks.tokenizer(), toy_tasks.LENGTH)
