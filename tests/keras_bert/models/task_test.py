@@ -166,7 +166,7 @@ def test_a_preset_keeps_the_settings_of_its_preprocessor(tmp_path):
     ):
         assert {name: getattr(again.preprocessor, name) for name in settings} == settings
     assert again.preprocessor.sequence_length == 12
-    assert not keras_bert.BertSpanLabeler.from_preset(tmp_path).preprocessor.pad_to_longest  # It is of another class.
+    assert not keras_bert.BertSpanLabeler.from_preset(tmp_path).preprocessor.pad_to_longest  # Another class saved it.
 
 
 def test_the_architecture_alone(preset):
