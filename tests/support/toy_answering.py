@@ -12,7 +12,7 @@ from export.heads.question_answering import QuestionAnswering
 from keras_bert import BertPreprocessor, BertTokenizer
 from keras_bert.answers.source_text import BYTES_PER_TOKEN
 from keras_bert.tokenization.python_tokenizer import PythonBertTokenizer
-from tasks.squad.answers import best_answers
+from tasks.squad.answers import apply_threshold, best_answers
 from tasks.squad.data import Question
 from tasks.squad.windows import make_windows
 
@@ -84,7 +84,9 @@ class TableAnswerer:
         lengths = np.diff(windows.examples.row_splits)
         places = np.concatenate([np.zeros(0, int), *map(np.arange, lengths)])
         logits = self.of_tokens[windows.examples.token_ids] + self.of_places[places]
-        answers = best_answers(read, windows, *logits.T, **choice._asdict())
+        settings = choice._asdict()
+        threshold = settings.pop("null_score_diff_threshold")
+        answers = apply_threshold(best_answers(read, windows, *logits.T, **settings), threshold)
         return [
             {
                 "text": question.context,
