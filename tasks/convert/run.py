@@ -15,6 +15,7 @@ fixed batch. If the library that owns the format is installed, its forward pass 
 
 import contextlib
 import dataclasses
+import importlib
 
 from absl import logging
 
@@ -44,7 +45,7 @@ class ConversionSettings(Settings):
 def main(settings: ConversionSettings) -> None:
     if settings.compare_with_peers:
         with contextlib.suppress(ImportError):
-            import triton  # noqa: F401  # torch's CUDA wheels crash if it is first imported after TensorFlow.
+            importlib.import_module("triton")  # torch's CUDA wheels crash if it is first imported after TensorFlow.
     from tasks.convert.proof import format_proof
 
     print(format_proof(convert(settings)))
