@@ -38,6 +38,7 @@ OPTIONAL_REQUIRES = {
     "serve": [
         "grpcio>=1.60",
         "grpcio-health-checking>=1.60",
+        "grpcio-reflection>=1.60",
         "prometheus-client>=0.20",
         "tensorflow-serving-api>=2.18.1,<2.22",
         "onnx>=1.17",

@@ -38,7 +38,7 @@ _QUOTA_FILE = "/sys/fs/cgroup/cpu.max"  # Control groups, version 2: the limit o
 # Extra of the distribution -> the packages that it installs, by import name.
 EXTRAS = {
     "squad": ("official",),
-    "serve": ("grpc", "grpc_health", "prometheus_client", "tensorflow_serving"),
+    "serve": ("grpc", "grpc_health", "grpc_reflection", "prometheus_client", "tensorflow_serving"),
     "onnx": ("onnx", "onnxruntime"),
     "litert": ("ai_edge_litert",),
     "sentences": ("sentencex",),

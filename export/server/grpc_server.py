@@ -5,14 +5,18 @@ log a traceback. SessionService, PredictStreamed and TensorFlow Serving's reques
 """
 
 import concurrent.futures
+import contextlib
 import functools
 import re
 import socket
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Mapping
 
 import grpc
+from google.protobuf import descriptor_pb2, descriptor_pool
 from google.protobuf.message import DecodeError, Message
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 from tensorflow_serving.apis import get_model_status_pb2, model_management_pb2, model_pb2, status_pb2
 
 from export.server import grpc_messages, monitoring
@@ -28,6 +32,7 @@ _MAX_MESSAGE = 1024  # Characters of an error's message, TensorFlow Serving's li
 # Largest memory of a parsed message, relative to its size: an Example with one feature without values takes that much.
 _MAX_GROWTH = 32
 _SPARE_THREADS = 16  # For requests that are refused because the server is full.
+_MAX_REFLECTIONS = 4
 
 Method = Callable[[Message, TimeLeft], Message]  # (request, time left) -> response; raises `ServingError`.
 
@@ -109,6 +114,23 @@ def _parse(request_class: type[Message], body: bytes) -> Message:
         raise invalid(f"Expected a {request_class.__name__}.") from None
 
 
+class _Reflection(reflection.ReflectionServicer):
+    """Lists the services for clients; a stream holds a thread, so only a few may be open."""
+
+    def __init__(self, services: list[str]):
+        super().__init__(services)
+        self._free = threading.Semaphore(_MAX_REFLECTIONS)
+
+    def ServerReflectionInfo(self, request_iterator, context):  # noqa: N802  (gRPC's naming)
+        """Answers a stream of questions."""
+        if not self._free.acquire(blocking=False):
+            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "Too many clients ask for reflection. Try again.")
+        try:
+            yield from super().ServerReflectionInfo(request_iterator, context)
+        finally:
+            self._free.release()
+
+
 class GrpcServer:
     """Serves gRPC requests. Its attribute `port` is the port in use, even if the settings say 0; None if there is none.
 
@@ -136,12 +158,16 @@ class GrpcServer:
             interceptors=[Keys(settings.api_key)],
             maximum_concurrent_rpcs=num_threads,
         )
-        for service, methods in _services(manager, metrics, settings).items():
+        services = _services(manager, metrics, settings)
+        for service, methods in services.items():
             handlers = {
                 name: grpc.unary_unary_rpc_method_handler(functools.partial(_handle, *method, admission))
                 for name, method in methods.items()
             }
             self._server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(service, handlers)])
+        _describe(services)
+        reflected = _Reflection([*services, reflection.SERVICE_NAME])
+        reflection_pb2_grpc.add_ServerReflectionServicer_to_server(reflected, self._server)
         if settings.enable_grpc_healthcheck_service:
             servicer = health.HealthServicer()
             for service in ("PredictionService", "ModelService"):  # TensorFlow Serving's names.
@@ -178,6 +204,27 @@ class GrpcServer:
     def wait(self) -> None:
         """Stops unless `stop` has begun that, and waits until the last request is answered or abandoned."""
         self._server.stop(DRAIN_SECONDS).wait()
+
+
+def _describe(services: Mapping[str, Mapping[str, tuple]]) -> None:
+    """Adds services to the descriptor pool unless it has them.
+
+    The package's own service files cannot be imported, since they were generated for an older protobuf.
+    """
+    pool = descriptor_pool.Default()
+    for service, methods in services.items():
+        with contextlib.suppress(KeyError):
+            pool.FindServiceByName(service)
+            continue
+        package, _, name = service.rpartition(".")
+        file = descriptor_pb2.FileDescriptorProto(name=f"bert_serve/{name}.proto", package=package)
+        requests = {method: request_class.DESCRIPTOR for method, (request_class, _) in methods.items()}
+        file.dependency.extend({request.file.name for request in requests.values()})
+        described = file.service.add(name=name)
+        for method, request in requests.items():
+            response = f".{request.full_name.removesuffix('Request')}Response"
+            described.method.add(name=method, input_type=f".{request.full_name}", output_type=response)
+        pool.Add(file)
 
 
 def _channel_arguments(pairs: list[str]) -> dict[str, int | str]:

@@ -15,6 +15,7 @@ FOLDERS = (*PACKAGES, "benchmarks", "tests")
 _DISTRIBUTIONS = {
     "absl": "absl-py",
     "grpc_health": "grpcio-health-checking",
+    "grpc_reflection": "grpcio-reflection",
     "google": "protobuf",
     "grpc": "grpcio",
     "official": "tf-models-official",

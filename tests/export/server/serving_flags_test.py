@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import toy_server
+from google.protobuf import descriptor_pool
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import proto_reflection_descriptor_database, reflection_pb2, reflection_pb2_grpc
 from tensorflow_serving.apis import get_model_status_pb2, model_service_pb2_grpc, prediction_service_pb2_grpc
 
 from export.server import servable
@@ -111,6 +113,39 @@ def test_arguments_of_the_channel_outweigh_our_own(channel):
 def test_health(channel, service):
     answer = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(service=service), timeout=30)
     assert answer.status == answer.SERVING
+
+
+def test_clients_are_told_the_services_and_their_messages(channel):
+    database = proto_reflection_descriptor_database.ProtoReflectionDescriptorDatabase(channel)
+    assert {"tensorflow.serving.PredictionService", "tensorflow.serving.ModelService"} < set(database.get_services())
+    pool = descriptor_pool.DescriptorPool(database)
+    service = pool.FindServiceByName("tensorflow.serving.PredictionService")
+    assert service.methods_by_name["Classify"].output_type.full_name == "tensorflow.serving.ClassificationResponse"
+    reload = pool.FindServiceByName("tensorflow.serving.ModelService").methods_by_name["HandleReloadConfigRequest"]
+    assert reload.input_type.full_name == "tensorflow.serving.ReloadConfigRequest"
+
+
+def test_clients_that_only_open_streams_hold_no_thread_that_others_need(channel):
+    stub = reflection_pb2_grpc.ServerReflectionStub(channel)
+    ask = reflection_pb2.ServerReflectionRequest(list_services="")
+    ended = threading.Event()
+
+    def asks_once_and_waits():
+        yield ask
+        ended.wait(60)
+
+    streams = [stub.ServerReflectionInfo(asks_once_and_waits()) for _ in range(30)]
+    answers = []
+    for stream in streams:
+        try:
+            answers.append(next(stream).WhichOneof("message_response"))
+        except grpc.RpcError as error:
+            answers.append(error.code().name)
+    ended.set()
+    assert answers.count("RESOURCE_EXHAUSTED") == 26 and answers.count("list_services_response") == 4
+    request = get_model_status_pb2.GetModelStatusRequest()
+    request.model_spec.name = "half"
+    assert model_service_pb2_grpc.ModelServiceStub(channel).GetModelStatus(request, timeout=30).model_version_status
 
 
 def test_pages_of_other_origins(server):
