@@ -123,7 +123,7 @@ for passage, score in zip(answer["passages"].numpy()[0], answer["scores"].numpy(
 #   epochs. Run `--do_eval` alone first: the preset may be good enough without training.
 # - **Harder negatives.** Add a third column with a text that looks right but does not match.
 # - **Scores instead of matches.** Two texts and a column `score` train with `--loss=cosent`.
-# - **No pairs.** `--train_file=text.txt` makes pairs from raw text.
+# - **No pairs.** `--train_file=text.txt` trains on raw text, a sentence per line.
 # - **Memory.** `--matryoshka_dims=64,128` also trains shorter vectors; `bert-export --passages_dtype=int8` takes a
 #   quarter of the memory. See [sentence embeddings](../fine_tuning.md#sentence-embeddings) and
 #   [search](../serving.md#search).

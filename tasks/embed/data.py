@@ -4,8 +4,6 @@ This module does not import TensorFlow, so that a wrong file is reported within 
 texts of a row.
 """
 
-import itertools
-import random
 import re
 import zlib
 from collections.abc import Sequence
@@ -105,33 +103,13 @@ def read_table(path: str, text_columns: Sequence[str] | None, score_column: str 
     return Table(path=path, lines=lines, texts=texts, scores=None if chosen[1] is None else scores)
 
 
-def read_documents(path: str, seed: int) -> Table:
-    """Makes a pair of each document of raw text: one of its sentences, and the others (Lee et al., arXiv:1906.00300).
-
-    Args:
-        path: UTF-8 text, a sentence per line and a blank line between documents.
-        seed: seed of the choice of the sentences, which otherwise depends only on the number of the document.
+def read_sentences(path: str) -> Table:
+    """Reads raw text, UTF-8 with a sentence per line; blank lines are left out.
 
     Raises:
-        InputError: no document has two sentences.
+        InputError: there is no sentence.
     """
-    lines, texts = [], []
-    for number, (line, sentences) in enumerate(_documents(path)):
-        if len(sentences) > 1:
-            question = random.Random(f"{seed}/{number}").randrange(len(sentences))
-            rest = " ".join(sentence for index, sentence in enumerate(sentences) if index != question)
-            lines.append(line + question)
-            texts.append([sentences[question], rest])
-    if not texts:
-        raise InputError(
-            f"{path}: no document has two sentences. Expected a sentence per line and a blank line between documents."
-        )
-    return Table(path=path, lines=lines, texts=texts, scores=None)
-
-
-def _documents(path: str):
-    """Yields (line number of the first sentence, sentences) of each document."""
-    for has_text, lines in itertools.groupby(read_lines(path), lambda line: bool(line[1].strip())):
-        if has_text:
-            numbers, texts = zip(*lines, strict=True)
-            yield numbers[0], [text.strip() for text in texts]
+    sentences = [(line, text.strip()) for line, text in read_lines(path) if text.strip()]
+    if not sentences:
+        raise InputError(f"{path}: the file holds no text. Expected a sentence per line.")
+    return Table(path=path, lines=[line for line, _ in sentences], texts=[[text] for _, text in sentences], scores=None)

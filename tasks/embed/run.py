@@ -7,8 +7,7 @@
 Tables are TSV, CSV or Excel with a header, JSON Lines or Parquet. As in sentence-transformers, the order of the columns
 counts, not their names: a text and its match, then any number of texts that do not match. A column named score or label
 holds the similarity. With a single column, each text is its own match, encoded twice with different dropout masks
-(SimCSE). A training file that ends in .txt is raw text, one sentence per line with a blank line between documents: a
-sentence and the rest of its document form a pair (inverse cloze task).
+(SimCSE). A training file that ends in .txt is such a column: raw text, one sentence per line.
 
 --do_eval prints Spearman's correlation if the dev file has scores. Otherwise, it prints how well each first text finds
 its match among all others: recall, MRR and nDCG. --do_predict writes predictions.npy, the vectors of all texts of the

@@ -137,7 +137,7 @@ class Embed(task.Task):
         extensions = (*EXTENSIONS, ".txt") if split == "train" else EXTENSIONS
         path = settings.find_file(split, (split,), extensions)
         if split == "train" and path.lower().endswith(".txt"):
-            return [task.Part(split, data.read_documents(path, settings.random_seed))]
+            return [task.Part(split, data.read_sentences(path))]
         table = data.read_table(path, settings.text_columns, settings.score_column, bad_rows)
         if split == "dev":
             self._check_evaluated(table)

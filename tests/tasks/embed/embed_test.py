@@ -388,22 +388,16 @@ def test_tables_that_cannot_be_used(tmp_path, content, columns, message):
         read(tmp_path / "a.csv", content, **columns)
 
 
-def test_raw_text_gives_a_sentence_and_the_rest_of_its_document(tmp_path):
+def test_raw_text_has_a_sentence_on_each_line(tmp_path):
     path = tmp_path / "TEXT.TXT"  # As Windows names them.
-    path.write_text("a one\nb two\nc three\n\nalone\n\n\nd four\ne five\n")
-    table = data.read_documents(str(path), seed=1)
-    documents = [["a one", "b two", "c three"], ["d four", "e five"]]
-    assert [sorted(" ".join(row).split()) for row in table.texts] == [
-        sorted(" ".join(document).split()) for document in documents
-    ]
-    assert [row[0] in document for row, document in zip(table.texts, documents, strict=True)] == [True, True]
-    assert [path.read_text().splitlines()[line - 1] for line in table.lines] == [row[0] for row in table.texts]
-    assert data.read_documents(str(path), seed=1) == table
-    settings = Embed.Settings(output_dir="run", train_file=str(path), do_train=True, random_seed=1)
+    path.write_bytes(b"\xef\xbb\xbfa one\r\n b, two\r\n\r\n\r\nd four\r\n")
+    table = data.read_sentences(str(path))
+    assert table.texts == [["a one"], ["b, two"], ["d four"]] and table.lines == [1, 2, 5] and table.scores is None
+    settings = Embed.Settings(output_dir="run", train_file=str(path), do_train=True)
     assert [part.rows for part in Embed(settings).read("train", BadRows())] == [table]
-    path.write_text("alone\n\nalone\n")
-    with pytest.raises(InputError, match="no document has two sentences"):
-        data.read_documents(str(path), seed=1)
+    path.write_text("\n  \n")
+    with pytest.raises(InputError, match="TEXT.TXT: the file holds no text. Expected a sentence per line"):
+        data.read_sentences(str(path))
 
 
 if __name__ == "__main__":
