@@ -125,12 +125,18 @@ def best_windows(spans: list[tuple[int, int]], places: np.ndarray, length_weight
 
     Args:
         spans: M windows, `[start, stop)`.
-        places: positions of C tokens, int, shape (C,), each in at least one of the windows.
+        places: ascending positions of C tokens, int, shape (C,), each in at least one of the windows.
         length_weight: weight of the window's length, 0.01 in run_squad.py.
 
     Returns:
         The index of each token's window, int64, shape (C,).
     """
-    starts, stops = np.array(spans).T[:, :, np.newaxis]  # [M, 1] each
-    context = np.minimum(places - starts, stops - 1 - places)  # [M, C]; negative outside the window.
-    return np.where(context >= 0, context + length_weight * (stops - starts), -np.inf).argmax(axis=0)
+    best, highest = np.zeros(len(places), np.int64), np.full(len(places), -np.inf)
+    # All windows at once would take their number times that of the tokens: gigabytes for a file without blank lines.
+    for window, (start, stop) in enumerate(spans):
+        inside = slice(*np.searchsorted(places, (start, stop)))
+        context = np.minimum(places[inside] - start, stop - 1 - places[inside])
+        scores = context + length_weight * (stop - start)
+        best[inside][scores > highest[inside]] = window
+        highest[inside] = np.maximum(scores, highest[inside])
+    return best

@@ -249,3 +249,11 @@ def test_tokens_stem_from_their_words():
 
 def test_first_answer_of_a_question_without_any():
     assert first_answer(question("a b")) is None
+
+
+def test_the_windows_of_a_million_tokens_need_no_table_of_both():
+    spans = [(start, start + 382) for start in range(0, 1_000_000, 128)]
+    best = best_windows(spans, np.arange(1_000_000), 0.01)  # Such a table would have 60 GB.
+    starts = np.arange(0, 1_000_000, 128)
+    for place in (0, 254, 255, 500_000, 999_999):
+        assert best[place] == np.argmax(np.minimum(place - starts, starts + 381 - place))
