@@ -158,15 +158,13 @@ def _write(head: Head, directory: str, with_cc: str, int8: Mapping | None) -> No
         write_json(os.path.join(directory, INT8_FILE), int8)
 
 
-def write_verified(
-    head: Head, served: keras.Model, probes: Sequence, directory: str, with_cc: str, rounding=verify.FLOAT32
-) -> verify.Report:
+def write_verified(head: Head, served: keras.Model, probes: Sequence, directory: str, with_cc: str) -> verify.Report:
     """Writes a version with the files beside its graph, and verifies it.
 
     Args:
         head: gives signatures and files.
         served: the model on which the signatures are traced.
-        probes, with_cc, rounding: as in `verify.verify`.
+        probes, with_cc: as in `verify.verify`.
         directory: becomes the version; need not exist.
 
     Raises:
@@ -174,7 +172,7 @@ def write_verified(
     """
     weight_bytes = write_graph(head, served, directory)
     companion_files.write_extras(directory, head)
-    return verify.verify(directory, probes, weight_bytes, with_cc, rounding)
+    return verify.verify(directory, probes, weight_bytes, with_cc)
 
 
 def write_graph(head: Head, model: keras.Model, directory: str) -> int:

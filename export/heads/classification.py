@@ -48,7 +48,7 @@ class ExplainedHead(SequenceHead):
         # A share is the difference of two log-odds, or scores, that may be far larger.
         score = np.float64(answer["score"])
         scores = np.log((score + _EPSILON) / (1 + _EPSILON - score)) if self.explanations.labels else score
-        return {**right, signatures.EXPLAIN: (answer, undecided, float(np.abs(scores).max(initial=0.0)))}
+        return {**right, signatures.EXPLAIN: (answer, undecided, float(np.abs(scores).max(initial=1.0)))}
 
     def described(self, about):
         explained = "the label's log-odds, log(p / (1 - p))" if self.explanations.labels else "the number"

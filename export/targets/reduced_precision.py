@@ -17,7 +17,7 @@ from keras_bert.errors import InputError
 # Allowed difference of a bfloat16 answer, times the largest number of its array. Each rounding to bfloat16 is off by
 # 2^-9 of a number at most. A layer has about eight, of activations and products; those of 12 layers add up, as a random
 # walk, to 0.02 of a number, a third of what is allowed. A graph that computes something else is off by 1.
-BFLOAT16 = verify.Rounding(tolerance=2.0**-4, least_scale=0.0)
+TOLERANCE = 2.0**-4
 _COMPARED_BATCHES = (*real_text.BATCH_SIZES, *(32,) * 5)
 
 
@@ -44,16 +44,17 @@ def write_bfloat16(head: Head, directory: str, with_cc: str = "off") -> verify.R
 
     Raises:
         InputError: as `check_attention`.
-        VerificationError: a number is off by more than `BFLOAT16` allows.
+        VerificationError: a number is off by more than `TOLERANCE` allows.
     """
     check_attention(head)
     probes = []
     for probe in head.probes(saved_model.rebuild(head.model)):
         # The number of one row may be near zero by chance, and says nothing about the scale.
         if probe.signature == signatures.TOKEN_IDS and len(probe.inputs["token_ids"]) != 1:
-            probes.append(probe._replace(undecided=np.ones(len(probe.inputs["token_ids"]), bool)))
+            undecided = np.ones(len(probe.inputs["token_ids"]), bool)
+            probes.append(probe._replace(undecided=undecided, scale=0.0, tolerance=TOLERANCE))
     served = rebuild_for_serving(head.model, bfloat16=True)
-    return saved_model.write_verified(head, served, probes, directory, with_cc, BFLOAT16)
+    return saved_model.write_verified(head, served, probes, directory, with_cc)
 
 
 def measure(head: Head, float_directory: str, directory: str) -> list[str]:

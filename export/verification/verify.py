@@ -22,7 +22,7 @@ from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 from export.verification import cc_check, child, runner
 from keras_bert.files import file_states, open_file
 
-# Allowed difference between two answers, times `rounding_scale`.
+# Allowed difference between two float32 answers, times `rounding_scale`.
 TOLERANCE = 1e-5
 # When to run the C++ program as well; "auto" means if it can be compiled.
 WITH_CC = ("auto", "on", "off")
@@ -52,29 +52,17 @@ class Probe(NamedTuple):
         outputs: output name -> the right array.
         undecided: bool, shape (B,): rows whose strings and integers depend on rounding and are not compared, and
             whose float32 numbers may have another order; None for none.
-        scale: magnitude of the numbers whose differences the outputs are, and whose rounding errors they have.
+        scale: least magnitude by which the differences of an array are measured, see `rounding_scale`; larger if the
+            outputs are differences of large numbers, whose rounding errors they have.
+        tolerance: allowed difference, times the scale.
     """
 
     signature: str
     inputs: Mapping[str, np.ndarray]
     outputs: Mapping[str, np.ndarray]
     undecided: np.ndarray | None = None
-    scale: float = 0.0
-
-
-class Rounding(NamedTuple):
-    """The difference between two numbers that rounding may cause.
-
-    Attributes:
-        tolerance: allowed difference, times `rounding_scale`.
-        least_scale: lower bound of the scale.
-    """
-
-    tolerance: float
-    least_scale: float = 1.0
-
-
-FLOAT32 = Rounding(TOLERANCE)
+    scale: float = 1.0
+    tolerance: float = TOLERANCE
 
 
 class Report(NamedTuple):
@@ -118,9 +106,7 @@ class Report(NamedTuple):
         ]
 
 
-def verify(
-    directory: str, probes: Sequence[Probe], weight_bytes: int, with_cc: str = "off", rounding: Rounding = FLOAT32
-) -> Report:
+def verify(directory: str, probes: Sequence[Probe], weight_bytes: int, with_cc: str = "off") -> Report:
     """Checks an exported directory.
 
     Args:
@@ -128,7 +114,6 @@ def verify(
         probes: requests with the Keras model's answers.
         weight_bytes: size of the model's weights, each counted once.
         with_cc: one of `WITH_CC`.
-        rounding: the allowed rounding.
 
     Raises:
         VerificationError: there are findings; the message lists them.
@@ -142,8 +127,8 @@ def verify(
     if findings:  # There is no need to run a graph that cannot be served.
         raise VerificationError(_message(directory, findings))
     with concurrent.futures.ThreadPoolExecutor(1) as pool:  # Both processes take seconds to load TensorFlow.
-        cc_result = pool.submit(_verify_with_cc, directory, probes, with_cc, rounding)
-        difference = _compare(directory, "", probes, fresh_answers(directory, probes), rounding)
+        cc_result = pool.submit(_verify_with_cc, directory, probes, with_cc)
+        difference = _compare(directory, "", probes, fresh_answers(directory, probes))
         cc_fields = cc_result.result()
     return Report(
         signatures=sorted({probe.signature for probe in probes}),
@@ -152,12 +137,12 @@ def verify(
         num_op_kinds=len({node.op for node in _all_nodes(meta_graph)}),
         weight_bytes=weight_bytes,
         directory_bytes=directory_bytes(directory),
-        tolerance=rounding.tolerance,
+        tolerance=max((probe.tolerance for probe in probes), default=TOLERANCE),
         **cc_fields,
     )
 
 
-def _verify_with_cc(directory: str, probes: Sequence[Probe], with_cc: str, rounding: Rounding) -> dict:
+def _verify_with_cc(directory: str, probes: Sequence[Probe], with_cc: str) -> dict:
     """Returns the report's `cc_difference` or `cc_not_run`, unless they are the defaults."""
     if with_cc not in WITH_CC:
         raise ValueError(f"`with_cc` must be one of {', '.join(WITH_CC)}. Received: with_cc={with_cc!r}")
@@ -174,7 +159,7 @@ def _verify_with_cc(directory: str, probes: Sequence[Probe], with_cc: str, round
         if program is None and with_cc == "auto":
             return {"cc_not_run": f"it cannot be compiled: {error}"}
         raise VerificationError(_message(directory, [str(error)])) from error
-    return {"cc_difference": _compare(directory, "C++ program, ", probes, answers, rounding), "cc_not_run": ""}
+    return {"cc_difference": _compare(directory, "C++ program, ", probes, answers), "cc_not_run": ""}
 
 
 def _message(directory: str, findings: list[str]) -> str:
@@ -300,9 +285,7 @@ def rounding_scale(numbers: np.ndarray, least: float = 1.0) -> float:
     return float(np.max(np.abs(numbers), initial=least))
 
 
-def _compare(
-    directory: str, who: str, probes: Sequence[Probe], answers: Sequence[Mapping], rounding: Rounding = FLOAT32
-) -> float:
+def _compare(directory: str, who: str, probes: Sequence[Probe], answers: Sequence[Mapping]) -> float:
     """Returns the largest difference of all numbers, relative to their `rounding_scale`.
 
     Raises:
@@ -314,9 +297,8 @@ def _compare(
         if set(answer) != set(probe.outputs):
             findings.append(f"{where} gives {sorted(answer)}, expected {sorted(probe.outputs)}")
             continue
-        own = rounding._replace(least_scale=max(rounding.least_scale, probe.scale))
         for name, expected in probe.outputs.items():
-            difference, why = _difference(np.asarray(expected), answer[name], probe.undecided, own)
+            difference, why = _difference(probe, np.asarray(expected), answer[name])
             if why:
                 findings.append(f"{where}, {name}: {why}")
             largest = max(largest, difference)
@@ -325,25 +307,23 @@ def _compare(
     return largest
 
 
-def _difference(
-    expected: np.ndarray, answer: np.ndarray, undecided: np.ndarray | None, rounding: Rounding = FLOAT32
-) -> tuple[float, str]:
+def _difference(probe: Probe, expected: np.ndarray, answer: np.ndarray) -> tuple[float, str]:
     """Returns an array's distance from the right one, and a description of what is wrong with it, or ""."""
-    is_text = expected.dtype.kind in "OSU"
+    is_text, undecided = expected.dtype.kind in "OSU", probe.undecided
     if not is_text and expected.dtype != answer.dtype:
         return 0.0, f"is {answer.dtype}, expected {expected.dtype}"
     if expected.shape != answer.shape:
         return 0.0, f"has the shape {answer.shape}, expected {expected.shape}"
     if expected.dtype.kind == "f":
         # In bfloat16 all rows are undecided, but numbers are compared place by place.
-        if undecided is not None and expected.ndim > 1 and rounding.tolerance == TOLERANCE:
+        if undecided is not None and expected.ndim > 1 and probe.tolerance == TOLERANCE:
             expected, answer = (_in_order(numbers, undecided) for numbers in (expected, answer))
         # A masked logit is a large constant, equal in both, and says nothing about the scale of the others.
-        scale = rounding_scale(expected[expected != answer], rounding.least_scale)
+        scale = rounding_scale(expected[expected != answer], probe.scale)
         difference = float(np.max(np.abs(expected - answer), initial=0.0)) / (scale or 1.0)
         # Written so that NaN is a finding.
-        is_right = difference <= rounding.tolerance
-        return difference, "" if is_right else f"differs by {difference:.2e}, allowed {rounding.tolerance:.0e}"
+        is_right = difference <= probe.tolerance
+        return difference, "" if is_right else f"differs by {difference:.2e}, allowed {probe.tolerance:.0e}"
     if undecided is not None:
         expected, answer = expected[~undecided], answer[~undecided]
     wrong = expected != answer

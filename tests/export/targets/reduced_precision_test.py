@@ -83,7 +83,7 @@ def test_every_head_answers_in_bfloat16(name, tmp_path, monkeypatch):
 
     monkeypatch.setattr(verify, "fresh_answers", answers)
     report = reduced_precision.write_bfloat16(head, directory)
-    assert verify.TOLERANCE < report.largest_difference <= reduced_precision.BFLOAT16.tolerance
+    assert verify.TOLERANCE < report.largest_difference <= reduced_precision.TOLERANCE
     reader = tf.train.load_checkpoint(os.path.join(directory, "variables", "variables"))
     types = collections.Counter(reader.get_variable_to_dtype_map().values())
     per_layer, around = 4 * 2, 2 * 1 + 3  # kernels and biases; the pooler's, and three tables
@@ -95,7 +95,7 @@ def test_every_head_answers_in_bfloat16(name, tmp_path, monkeypatch):
 @pytest.mark.skipif(cc_check.find_compiler() is None, reason="there is no g++ or no TensorFlow to link with")
 def test_a_cc_program_answers_in_bfloat16(small, tmp_path):
     report = reduced_precision.write_bfloat16(small[0], str(tmp_path / "1"), with_cc="on")
-    assert 0 < report.cc_difference <= reduced_precision.BFLOAT16.tolerance
+    assert 0 < report.cc_difference <= reduced_precision.TOLERANCE
 
 
 def test_a_graph_that_computes_something_else_is_refused(small, tmp_path, monkeypatch):

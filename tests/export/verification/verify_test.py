@@ -90,22 +90,23 @@ def test_strings_are_compared_except_where_rounding_decides(tmp_path):
 
 def test_rounding_goes_with_the_largest_number_but_not_with_a_masked_one():
     logits, rounded = np.array([-27.0, -6.35, -1e9], np.float32), np.array([-27.00002, -6.35004, -1e9], np.float32)
-    difference, why = verify._difference(logits, rounded, None)
+    probe = Probe("s", {}, {})
+    difference, why = verify._difference(probe, logits, rounded)
     assert 1e-6 < difference < 2e-6 and not why
-    _, why = verify._difference(logits, np.array([-27.0, -6.3504, -1e9], np.float32), None)
+    _, why = verify._difference(probe, logits, np.array([-27.0, -6.3504, -1e9], np.float32))
     assert "differs by 6.30e-05" in why
-    _, why = verify._difference(logits, np.array([-27.0, -6.35, -1e8], np.float32), None)
+    _, why = verify._difference(probe, logits, np.array([-27.0, -6.35, -1e8], np.float32))
     assert "differs by 9.00e-01" in why
 
 
 def test_rounding_goes_with_the_largest_number_also_where_all_are_small():
     components, rounded = np.array([0.05, -0.1, 0.0], np.float32), np.array([0.05, -0.096, 0.0], np.float32)
-    difference, why = verify._difference(components, rounded, None, verify.Rounding(0.05, least_scale=0.0))
+    probe = Probe("s", {}, {}, scale=0.0, tolerance=0.05)
+    difference, why = verify._difference(probe, components, rounded)
     assert 0.039 < difference < 0.041 and not why
-    assert "differs by 4.00e-02" in verify._difference(components, rounded, None, verify.Rounding(0.01, 0.0))[1]
-    assert (
-        verify._difference(np.zeros(3, np.float32), np.zeros(3, np.float32), None, verify.Rounding(0.01, 0.0))[1] == ""
-    )
+    probe = probe._replace(tolerance=0.01)
+    assert "differs by 4.00e-02" in verify._difference(probe, components, rounded)[1]
+    assert verify._difference(probe, np.zeros(3, np.float32), np.zeros(3, np.float32))[1] == ""
 
 
 def test_a_process_that_fails_is_quoted(good):
