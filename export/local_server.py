@@ -12,11 +12,9 @@ does not wait for them. Ctrl-C while the models load ends the command at once.
 """
 
 import contextlib
-import dataclasses
 import gc
 import os
 import signal
-import sys
 import time
 
 from export import base_path
@@ -25,7 +23,6 @@ from export.server.runtime import memory
 from export.server.server_settings import ServerSettings
 from keras_bert.errors import InputError
 from tasks import flags
-from tasks.settings import missing_packages
 
 
 def serve(settings: ServerSettings) -> None:
@@ -50,7 +47,6 @@ def serve(settings: ServerSettings) -> None:
         config_files.aspired_versions(model)  # A wrong base path is refused before TensorFlow is imported.
     batching = _batching_parameters(settings)
     config_files.read_keys(settings.api_key)
-    settings = dataclasses.replace(settings, runtime=_runtime(settings))
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
 
     # Imported late: this imports TensorFlow, and --help should not wait for that.
@@ -77,20 +73,6 @@ def serve(settings: ServerSettings) -> None:
             time.sleep(1)
     if server.rest.admission.in_progress or server.manager.is_loading:
         os._exit(0)  # A normal exit would wait for the threads of abandoned requests and loads, however long they run.
-
-
-def _runtime(settings: ServerSettings) -> str:
-    """Returns the runtime of the encoders: TensorFlow if `auto` finds no ONNX Runtime, else as wanted."""
-    # TensorFlow alone computes in bfloat16.
-    missing = missing_packages("onnx") if settings.runtime == "auto" and settings.precision != "bfloat16" else []
-    if not missing:
-        return settings.runtime
-    print(
-        f"bert-serve: {' and '.join(missing)} not installed, so TensorFlow computes the encoders: a phrase takes about "
-        "twice as long. To change it, run: pip install 'keras-bert-zoo[onnx]'",
-        file=sys.stderr,
-    )
-    return "tensorflow"
 
 
 def _batching_parameters(settings: ServerSettings) -> config_files.BatchingParameters | None:

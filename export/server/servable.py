@@ -144,7 +144,7 @@ class ServedModel:
             if settings.runtime == "onnxruntime":
                 raise InputError(f"{error} Export the model again, or leave out --runtime=onnxruntime.") from error
             if self.description is not None:  # Only models that bert-export wrote can be expected to work.
-                logging.getLogger(__name__).warning("%s TensorFlow does.", error)
+                logging.getLogger(__name__).warning("TensorFlow computes the encoder. %s", error)
             return False
 
     def _empty(self, variables: list[str]) -> None:

@@ -161,15 +161,6 @@ def test_a_url_finds_memory_and_onednn_already_set(monkeypatch):
     assert done == ["arenas", ("gs://bucket/models.config", "0")]
 
 
-def test_only_a_server_that_could_use_onnx_runtime_advises_it(monkeypatch, capsys):
-    monkeypatch.setattr(local_server, "missing_packages", lambda _: ["onnxruntime"])
-    assert local_server._runtime(ServerSettings(precision="bfloat16")) == "auto"
-    assert local_server._runtime(ServerSettings(runtime="tensorflow")) == "tensorflow"
-    assert capsys.readouterr().err == ""
-    assert local_server._runtime(ServerSettings()) == "tensorflow"
-    assert "onnxruntime not installed" in capsys.readouterr().err
-
-
 def test_a_second_signal_does_not_wait_for_requests(base_path):
     script = """
 import threading

@@ -17,6 +17,7 @@ from tensorflow.core.protobuf import meta_graph_pb2
 from export.base_path import ENCODERS_FILE, INT8_FILE
 from keras_bert.errors import InputError, first_line
 from keras_bert.files import read_optional_json
+from tasks.settings import require_extra
 
 
 def replace(meta_graph: meta_graph_pb2.MetaGraphDef, directory: str, *, num_threads: int, int8: bool) -> None:
@@ -29,8 +30,8 @@ def replace(meta_graph: meta_graph_pb2.MetaGraphDef, directory: str, *, num_thre
         int8: bool, whether to compute in integers the products that the export chose; a search's reranker has none.
 
     Raises:
-        InputError: the version describes no encoder, or ONNX Runtime refuses it, or the export chose no products for
-            integers; the graph is unchanged then.
+        InputError: ONNX Runtime is not installed or refuses the encoder, the version describes none, or the export
+            chose no products for integers; the graph is unchanged then.
     """
     chosen = read_optional_json(os.path.join(directory, INT8_FILE)) if int8 else {"products": ()}
     if not chosen:
@@ -38,7 +39,8 @@ def replace(meta_graph: meta_graph_pb2.MetaGraphDef, directory: str, *, num_thre
             f"{directory}: nothing says which products may be 8 bits. Export the model by bert-export --int8, or leave "
             "out --precision=int8."
         )
-    from export.graph.onnx_session import OnnxEncoder  # Imports ONNX Runtime, which is an extra.
+    require_extra("onnx", f"{directory}: ONNX Runtime, which takes about half of TensorFlow's time for a phrase,")
+    from export.graph.onnx_session import OnnxEncoder
 
     descriptions = read_optional_json(os.path.join(directory, ENCODERS_FILE))
     if not descriptions:

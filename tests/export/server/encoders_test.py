@@ -150,7 +150,7 @@ def test_what_onnx_runtime_cannot_compute_is_tensorflows(change, saved, in_tenso
     assert model.run("serving_default", _TEXT)["probabilities"].tolist() == in_tensorflow
     model.close()
     (record,) = caplog.records
-    assert reason in record.getMessage() and record.getMessage().endswith("TensorFlow does.")
+    assert reason in record.getMessage() and record.getMessage().startswith("TensorFlow computes the encoder.")
 
 
 _WITHOUT_ONNX_RUNTIME = """
@@ -162,11 +162,15 @@ console_main()
 """
 
 
-def test_without_onnx_runtime_tensorflow_serves_and_the_command_says_so(saved):
-    flags = [f"--model_base_path={saved('classification').base}", "--rest_api_port=0", "--port=-1"]
+@pytest.mark.parametrize("runtime", ["auto", "tensorflow"])
+def test_without_onnx_runtime_tensorflow_serves_and_the_log_says_so(saved, runtime, tmp_path):
+    shutil.copytree(saved("classification").directory, tmp_path / "1")
+    write_json(str(tmp_path / "1" / DESCRIPTION_FILE), saved("classification").head.description())
+    flags = [f"--model_base_path={tmp_path}", "--rest_api_port=0", "--port=-1", f"--runtime={runtime}"]
     with toy_server.run_command("-c", _WITHOUT_ONNX_RUNTIME, *flags) as process:
         assert process.stdout.readline().startswith("Serving default")
         process.terminate()
         _, errors = process.communicate(timeout=60)
-    (line,) = [line for line in errors.splitlines() if "onnxruntime" in line]
-    assert "TensorFlow computes the encoders" in line and "keras-bert-zoo[onnx]" in line
+    lines = [line for line in errors.splitlines() if "onnxruntime" in line]
+    assert len(lines) == (runtime == "auto")
+    assert all("TensorFlow computes the encoder." in line and "keras-bert-zoo[onnx]" in line for line in lines)
