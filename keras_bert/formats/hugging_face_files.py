@@ -77,7 +77,7 @@ def _open_file(path: str, stack: contextlib.ExitStack) -> dict[str, StoredTensor
     if path.endswith(".bin"):
         return open_torch_file(path)
     if path.endswith(".h5"):
-        return _as_torch(open_arrays(path, stack))
+        return _as_torch(open_arrays(path, stack)[0])
     with parsing(path, "safetensors file"):
         with open(path, "rb") as file:
             (header,) = struct.unpack("<Q", file.read(8))

@@ -21,56 +21,44 @@ from keras_bert.formats.weight_names import POOLER, WeightSource
 
 # The order in which Keras's layers create their variables. A masked-LM head itself has one variable, the output bias.
 _NUMBERS = {"kernel": "0", "gamma": "0", "embeddings": "0", "output_bias": "0", "bias": "1", "beta": "1"}
-_LONGEST_NAME = 1000  # Characters of a layer's path; a model inside a model has 100.
+_LONGEST_NAME = 1000  # Characters of a path; that of a layer in a model inside a model has 100.
 _BETWEEN = ("layers", "_layer_checkpoint_dependencies")  # The second is Keras 2.13's word.
 
 
 class WeightsFile:
-    """The variables of one weights file, or of all its shards, by the names of their layers.
+    """The variables of one weights file, or of all its shards.
 
     Attributes:
         path: str, the file or the list of shards, for messages.
-        layers: the datasets by the name of their layer, and by their number.
-        num_bytes: int, size of the variables by their shapes.
+        layers: StoredTensors by the name of their layer, and by their number.
     """
 
     def __init__(self, path: str):
         self.path = path
-        self.num_bytes = 0
-        self.layers: dict[str, dict[str, h5py.Dataset]] = {}
-        self._seen: set[h5py.HLObject] = set()
+        self.layers: dict[str, dict[str, StoredTensor]] = {}
 
-    def add(self, group: h5py.Group, name_of_place: Callable[[str], str], name: str = "") -> None:
+    def add(self, path: str, name_of_place: Callable[[str], str], stack: contextlib.ExitStack) -> None:
         """Adds the variables of a file.
 
         Args:
-            group: the file, or a group of it.
+            path: the file.
             name_of_place: returns the name for the place of a layer that keeps no name.
-            name: str, the layer that the group stands for; empty for a file.
+            stack: closes the file at its end.
         """
-        for key in group:
-            child = self._follow(group, key)
-            # Hard links may form cycles, or lead to one object along exponentially many paths.
-            if child in self._seen or len(name) > _LONGEST_NAME:
-                raise InputError(f"{self.path}: {group.name[:99]}/{key[:99]} has a link to it. Do not trust this file.")
-            self._seen.add(child)
-            if key == "vars":
-                numbered = {number: self._follow(child, number) for number in child}
-                if numbered:
-                    self.layers.setdefault(name, {}).update(numbered)
-                self.num_bytes += sum(getattr(array, "nbytes", 0) for array in numbered.values())
-            elif key in _BETWEEN:
-                self.add(child, name_of_place, name)
-            elif isinstance(child, h5py.Group):
-                own = self._follow(child, "vars").attrs.get("name") if "vars" in child else None
-                own = own if isinstance(own, str) else name_of_place(key)
-                self.add(child, name_of_place, f"{name}/{own}" if name else own)
+        arrays, names = open_arrays(path, stack)
 
-    def _follow(self, group: h5py.Group, key: str) -> h5py.Group | h5py.Dataset:
-        # A soft or external link could lead to another file of this machine.
-        if not isinstance(group.get(key, getlink=True), h5py.HardLink):
-            raise InputError(f"{self.path}: {group.name}/{key} is a link to another place. Do not trust this file.")
-        return group[key]
+        def layer_of(group: str) -> str:
+            outer, _, place = group.rpartition("/")
+            if place in ("", *_BETWEEN):
+                return layer_of(outer) if place else ""
+            own = names.get(f"{group}/vars")
+            own = own if isinstance(own, str) else name_of_place(place)
+            return f"{layer_of(outer)}/{own}"[-_LONGEST_NAME:].removeprefix("/")
+
+        with parsing(path, "HDF5 file"):
+            for place, array in arrays.items():
+                group, number = f"/{place}".split("/vars/")
+                self.layers.setdefault(layer_of(group), {})[number] = array
 
     def parents_of(self, layer: str) -> list[str]:
         """Lists the prefixes under which a layer is found, each empty or with a trailing slash."""
@@ -82,18 +70,12 @@ class WeightsFile:
         Args:
             sources: rows of `keras_bert.formats.weight_names`'s table, whose names are Keras's paths.
             parent: str, the prefix of the paths, empty or with a trailing slash.
-
-        Returns:
-            StoredTensors by name; the shape is () if something other than an array takes the place of a variable.
         """
         tensors = {}
         for name in (name for source in sources for name in source.names):
             layer, _, variable = f"{parent}{name}".rpartition("/")
-            array = self.layers.get(layer, {}).get(_NUMBERS[variable])
-            if array is not None:
-                with parsing(self.path, "HDF5 file"):
-                    read = functools.partial(_read_array, self.path, array)
-                    tensors[name] = StoredTensor(array.name, getattr(array, "shape", None) or (), read)
+            if array := self.layers.get(layer, {}).get(_NUMBERS[variable]):
+                tensors[name] = array
         return tensors
 
 
@@ -105,7 +87,7 @@ def _read_array(path: str, dataset: h5py.Dataset) -> np.ndarray:
     """
     with parsing(path, "HDF5 file"):
         where = f"{path}: {dataset.name}"
-        if not isinstance(dataset, h5py.Dataset) or dataset.external or dataset.is_virtual:
+        if dataset.external or dataset.is_virtual:
             raise InputError(f"{where}: expected an array with its data in this file. Do not trust this file.")
         if dataset.chunks:  # A chunk is decompressed whole, whatever the shape of the array.
             raise InputError(f"{where}: expected an array in one piece, found chunks. Run h5repack -l CONTI -f NONE.")
@@ -130,7 +112,7 @@ def _read_array(path: str, dataset: h5py.Dataset) -> np.ndarray:
         return value
 
 
-def open_arrays(path: str, stack: contextlib.ExitStack) -> dict[str, StoredTensor]:
+def open_arrays(path: str, stack: contextlib.ExitStack) -> tuple[dict[str, StoredTensor], dict[str, object]]:
     """Opens an HDF5 file of any layout, such as the weights of Keras 2.
 
     Args:
@@ -138,26 +120,32 @@ def open_arrays(path: str, stack: contextlib.ExitStack) -> dict[str, StoredTenso
         stack: closes the file at its end.
 
     Returns:
-        The arrays by their places, such as `bert/pooler/dense/kernel:0`; soft and external links are not followed.
+        The arrays by their places, such as `bert/pooler/dense/kernel:0`; and the attributes `name` of groups by theirs,
+        which begin with a slash. Soft and external links, which could lead to another file of this machine, are not
+        followed.
 
     Raises:
         InputError: the file is damaged, or smaller than its arrays.
     """
     arrays: dict[str, h5py.Dataset] = {}
+    names: dict[str, object] = {}
 
     def keep(place: str, item: h5py.HLObject) -> None:
         if len(place) > _LONGEST_NAME:
             raise InputError(f"{path}: {place[:99]}... is too long a place. Do not trust this file.")
         if isinstance(item, h5py.Dataset):
             arrays[place] = item
+        elif "name" in item.attrs:
+            names[f"/{place}"] = item.attrs["name"]
 
     with parsing(path, "HDF5 file"):
         stack.enter_context(h5py.File(path)).visititems(keep)  # Visits each object once, even if links form a cycle.
         check_claim(path, sum(array.nbytes for array in arrays.values()), os.path.getsize(path))
-    return {
-        place: StoredTensor(place, array.shape, functools.partial(_read_array, path, array))
+    tensors = {
+        place: StoredTensor(place, array.shape or (), functools.partial(_read_array, path, array))
         for place, array in arrays.items()
     }
+    return tensors, names
 
 
 @contextlib.contextmanager
@@ -176,16 +164,14 @@ def open_weights(directory: str, stem: str, name_of_place: Callable[[str], str])
     weights = WeightsFile(path)
     with contextlib.ExitStack() as stack:
         for shard in shards:
-            with parsing(shard, "HDF5 file"):
-                weights.add(stack.enter_context(h5py.File(shard)), name_of_place)
-        check_claim(path, weights.num_bytes, sum(map(os.path.getsize, shards)))
+            weights.add(shard, name_of_place, stack)
         yield weights
 
 
 def check_whole(tensors: Mapping[str, StoredTensor], sources: Iterable[WeightSource], path: str) -> None:
-    """Raises InputError if a variable of the encoder is missing; the pooler may be missing."""
-    missing = [name for name, *_ in sources if name not in tensors and not name.startswith(f"{POOLER}/")]
-    if missing:
+    """Raises InputError if a variable of the encoder is missing; the pooler may be missing as a whole."""
+    missing = [name for name, *_ in sources if name not in tensors]
+    if missing and missing != [f"{POOLER}/kernel", f"{POOLER}/bias"]:
         raise InputError(f"{path}: lacks {listed(missing)}. Expected all weights of a BERT's encoder.")
 
 

@@ -14,7 +14,7 @@ from keras_bert.errors import InputError, shown
 from keras_bert.files import read_lines
 from keras_bert.formats import google, tensorflow_files
 from keras_bert.formats.checkpoint import Checkpoint, StoredTensor, collect, wrong_shape
-from keras_bert.formats.model_garden_graph import BLOCKS, Variables, all_sources, find_variables
+from keras_bert.formats.model_garden_graph import BLOCKS, all_sources, find_variables
 from keras_bert.formats.tensorflow_files import TensorFlowCheckpoint, find_prefix, find_vocabulary, mentions
 
 PARAMS_FILE = "params.yaml"
@@ -36,10 +36,10 @@ def read_config(path: str) -> BertConfig:
 
 @contextlib.contextmanager
 def open_checkpoint(path: str) -> Iterator[Checkpoint]:
-    stored = TensorFlowCheckpoint(find_prefix(path))
-    variables = find_variables(stored)
+    prefix = find_prefix(path)
+    variables = find_variables(TensorFlowCheckpoint(prefix))
     config = _written_config(path) or config_of_shapes(variables)
-    yield Checkpoint("model_garden", path, config, stored_tensors(stored, variables, config))
+    yield Checkpoint("model_garden", path, config, to_our_names(variables, config, prefix))
 
 
 def read_tokenizer(path: str) -> dict | None:
@@ -47,36 +47,40 @@ def read_tokenizer(path: str) -> dict | None:
     return None if vocabulary is None else {"vocabulary": vocabulary, "lowercase": None}
 
 
-def stored_tensors(stored: TensorFlowCheckpoint, variables: Variables, config: BertConfig) -> dict[str, StoredTensor]:
-    """Returns the tensors of a BERT's variables, under our names.
+def to_our_names(variables: dict[str, StoredTensor], config: BertConfig, file: str) -> dict[str, StoredTensor]:
+    """Returns the result of `find_variables` for a file under our names.
 
     Raises:
         InputError: the configuration has another number of layers, or another size or number of attention heads.
     """
-    if config.num_layers != variables.num_layers:
-        raise InputError(
-            f"{stored.path}: expected {config.num_layers} layers by the configuration, found {variables.num_layers}."
-        )
+    queries = _queries(variables)
+    if config.num_layers != len(queries):
+        raise InputError(f"{file}: expected {config.num_layers} layers by the configuration, found {len(queries)}.")
     expected = (config.hidden_dim, config.num_heads, config.hidden_dim // config.num_heads)
-    for name, shape in variables.shapes.items():
-        if name.endswith("_query_dense/kernel") and shape != expected:
-            raise wrong_shape(f"{stored.path}: {variables.keys[name]}", expected, "the configuration", shape)
-    sources = all_sources(variables.num_layers)
-    return collect(sources, {name: stored.tensor(key) for name, key in variables.keys.items()}, stored.path)[0]
+    for query in queries:
+        if query.shape != expected:
+            raise wrong_shape(f"{file}: {query.source}", expected, "the configuration", query.shape)
+    return collect(all_sources(config.num_layers), variables, file)[0]
 
 
-def config_of_shapes(variables: Variables, activation: str = "gelu_tanh") -> BertConfig:
+def _queries(variables: dict[str, StoredTensor]) -> list[StoredTensor]:
+    """Returns the query kernel of each layer, (H, N, D)."""
+    return [tensor for name, tensor in variables.items() if name.endswith("_query_dense/kernel")]
+
+
+def config_of_shapes(variables: dict[str, StoredTensor], activation: str = "gelu_tanh") -> BertConfig:
     """Returns the configuration that follows from the shapes of the variables."""
-    _, num_heads, head_dim = variables.shapes[f"{BLOCKS}/0/_attention_layer/_query_dense/kernel"]
+    queries = _queries(variables)
+    _, num_heads, head_dim = queries[0].shape
     return BertConfig(
-        vocabulary_size=variables.shapes["_embedding_layer/embeddings"][0],
-        num_layers=variables.num_layers,
+        vocabulary_size=variables["_embedding_layer/embeddings"].shape[0],
+        num_layers=len(queries),
         num_heads=num_heads,
         hidden_dim=num_heads * head_dim,
-        intermediate_dim=variables.shapes[f"{BLOCKS}/0/_intermediate_dense/kernel"][1],
+        intermediate_dim=variables[f"{BLOCKS}/0/_intermediate_dense/kernel"].shape[1],
         activation=activation,
-        max_sequence_length=variables.shapes["_position_embedding_layer/embeddings"][0],
-        num_segments=variables.shapes["_type_embedding_layer/embeddings"][0],
+        max_sequence_length=variables["_position_embedding_layer/embeddings"].shape[0],
+        num_segments=variables["_type_embedding_layer/embeddings"].shape[0],
     )
 
 

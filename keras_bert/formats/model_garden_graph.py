@@ -19,10 +19,9 @@ import dataclasses
 import itertools
 import re
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from keras_bert.errors import InputError
-from keras_bert.formats.checkpoint import listed
+from keras_bert.formats.checkpoint import StoredTensor, listed
 from keras_bert.formats.tensorflow_files import OBJECT_GRAPH, TensorFlowCheckpoint
 from keras_bert.formats.weight_names import HEADS, MODEL_GARDEN, WeightSource, encoder_sources, head_sources
 
@@ -104,22 +103,11 @@ def follow(node: Node, way: str) -> Node | None:
 # === The graph of a BERT ===
 
 
-class Variables(NamedTuple):
-    """The variables of a BERT in a graph.
-
-    Attributes:
-        keys: the checkpoint's key of each variable, by its name in `keras_bert.formats.weight_names`.
-        shapes: tuple of int, by the same names.
-        num_layers: int, encoder layers.
-    """
-
-    keys: dict[str, str]
-    shapes: dict[str, tuple[int, ...]]
-    num_layers: int
-
-
-def find_variables(stored: TensorFlowCheckpoint) -> Variables:
+def find_variables(stored: TensorFlowCheckpoint) -> dict[str, StoredTensor]:
     """Finds a BERT's variables in the graph of a checkpoint.
+
+    Returns:
+        StoredTensors by their names in `keras_bert.formats.weight_names`; the `source` is the checkpoint's key.
 
     Raises:
         InputError: the graph has no encoder or several, or one that lacks variables or is not a BERT.
@@ -135,11 +123,11 @@ def find_variables(stored: TensorFlowCheckpoint) -> Variables:
     if output not in (None, follow(layers, "_embedding_layer/embeddings")):
         raise InputError(f"{stored.path}: {output.key}: expected the token table in the masked-LM head, found another.")
     nodes = {name: _find_variable(layers, name) for name in names}
-    keys = {name: node.key for name, node in nodes.items() if node is not None and node.key in stored.shapes}
-    lacking = [name for name in names if name not in keys and name.startswith((*_EMBEDDINGS, BLOCKS))]
+    found = {name: node.key for name, node in nodes.items() if node is not None and node.key in stored.shapes}
+    lacking = [name for name in names if name not in found and name.startswith((*_EMBEDDINGS, BLOCKS))]
     if lacking:
         raise InputError(f"{stored.path}: its encoder lacks {', '.join(lacking[:4])}. Expected a whole BERT.")
-    return Variables(keys, {name: stored.shapes[key] for name, key in keys.items()}, num_layers)
+    return {name: stored.tensor(key) for name, key in found.items()}
 
 
 def _find_variable(layers: Node, name: str) -> Node | None:

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 
 from keras_bert.config import SAME_ACTIVATIONS, BertConfig, find_activation
 from keras_bert.errors import InputError
-from keras_bert.formats.checkpoint import Checkpoint
-from keras_bert.formats.model_garden import config_of_shapes, stored_tensors
-from keras_bert.formats.model_garden_graph import Variables, find_variables, read_object_graph
+from keras_bert.formats.checkpoint import Checkpoint, StoredTensor
+from keras_bert.formats.model_garden import config_of_shapes, to_our_names
+from keras_bert.formats.model_garden_graph import find_variables, read_object_graph
 from keras_bert.formats.tensorflow_files import TensorFlowCheckpoint, search
 
 GRAPH_FILE = "saved_model.pb"
@@ -36,7 +36,7 @@ def open_checkpoint(path: str) -> Iterator[Checkpoint]:
     stored = _open_variables(path)
     variables = find_variables(stored)
     config = _config(path, variables)
-    yield Checkpoint("tf_hub", path, config, stored_tensors(stored, variables, config))
+    yield Checkpoint("tf_hub", path, config, to_our_names(variables, config, stored.path))
 
 
 def _open_variables(path: str) -> TensorFlowCheckpoint:
@@ -46,7 +46,7 @@ def _open_variables(path: str) -> TensorFlowCheckpoint:
     return TensorFlowCheckpoint(prefix)
 
 
-def _config(path: str, variables: Variables) -> BertConfig:
+def _config(path: str, variables: dict[str, StoredTensor]) -> BertConfig:
     for file in filter(os.path.isfile, (os.path.join(path, name) for name in _SETTINGS_FILES)):
         if search(file, rb'"norm_first": true'):
             raise InputError(f"{file}: expected BERT's LayerNorm after each sum, found norm_first=true.")

@@ -270,11 +270,12 @@ def hdf5_virtual(directory, ordinary):
     return with_array(directory, ordinary, make)
 
 
-@case("HDF5: two ways to each of 60 groups", "has a link to it")
+@case("HDF5: two ways to each of 60 groups", "not a whole HDF5 file")
 def hdf5_ways(directory, ordinary):
     path = copied(directory, ordinary / "keras_preset")
     with h5py.File(path / "model.weights.h5", "a") as file:
         inner = file.create_group("end")
+        inner["array"] = 1.0
         for number in range(60):
             outer = file.create_group(f"group{number}")
             outer["a"] = outer["b"] = inner
