@@ -4,7 +4,7 @@ Shapes: N words of a file, T tokens of all windows, C outputs.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -76,13 +76,6 @@ class WordSpec(task.Spec):
     doc_stride: int
 
 
-class WordSource(NamedTuple):
-    """Words, the windows that contain them, and their labels, shape (N,), or None."""
-
-    windows: Windows
-    labels: np.ndarray | None
-
-
 class WordTask(task.Task):
     """Base of the tasks on words."""
 
@@ -116,7 +109,7 @@ class WordTask(task.Task):
         return {
             "train_sentences": rows.num_sentences,
             "train_words": len(rows.tokens),
-            "train_windows": encoded.source.windows.num_windows,
+            "train_windows": encoded.source.num_windows,
         }
 
     def encode(self, part, trained):
@@ -126,12 +119,11 @@ class WordTask(task.Task):
         tokenizer = PythonBertTokenizer.of(trained.tokenizer)
         windows = make_windows(documents, tokenizer, spec.sequence_length, spec.doc_stride, spec.document_context)
         labels = None if documents.tags is None else self.number(documents.tags, spec)
-        source = WordSource(windows, labels)
-        return task.Encoded(make_examples(windows, labels), windows.sentence_lengths, source, windows.places)
+        return task.Encoded(make_examples(windows, labels), windows.sentence_lengths, windows, windows.places)
 
     def window_details(self, answers: task.Answers) -> dict[str, int]:
         """Describes the windows of an evaluated file for `metrics.json`."""
-        windows, limit = answers.encoded.source.windows, answers.trained.spec.sequence_length
+        windows, limit = answers.encoded.source, answers.trained.spec.sequence_length
         long = int(np.count_nonzero(windows.sentence_lengths > limit))
         return {"windows": windows.num_windows, "long_sentences": long}
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from tasks.features.settings import DEFAULT_LAYERS, choose_layers, layer_name
 from tasks.fine_tuning.task import Encoded, Spec
-from tasks.fine_tuning.word_task import WordSource, make_examples
+from tasks.fine_tuning.word_task import make_examples
 from tasks.ner.task import Ner, class_names, make_labels
 
 
@@ -131,4 +131,4 @@ class FrozenNer(Ner):
         # Each word is a token, whose vector the model looks up by its number.
         words = windows._replace(token_ids=numbers, row_splits=documents.sentence_splits, places=numbers)
         examples = make_examples(words, labels)._replace(vectors=vectors)
-        return Encoded(examples, windows.sentence_lengths, WordSource(windows, labels))
+        return Encoded(examples, windows.sentence_lengths, windows)

@@ -109,8 +109,8 @@ class Ner(WordTask):
 
     def _score(self, answers: Answers) -> tuple[dict[str, float], scores.Tags, np.ndarray]:
         """Returns the figures, the predicted tags, and the loss of each word, float64, shape (N,)."""
-        documents, ids = answers.part.rows, answers.encoded.source.labels
-        predicted = scores.predict_tags(answers.outputs, answers.trained.spec.labels, documents)
+        documents, spec = answers.part.rows, answers.trained.spec
+        ids, predicted = self.number(documents.tags, spec), scores.predict_tags(answers.outputs, spec.labels, documents)
         losses = scores.word_losses(answers.outputs, ids)
         figures = scores.score(documents.split(documents.tags), predicted)
         return {**figures, "loss": scores.mean_loss(losses, ids)}, predicted, losses

@@ -63,7 +63,7 @@ class ScoreWords(WordTask):
         return numbers_of(tags)
 
     def evaluate(self, answers, results):
-        documents, scores = answers.part.rows, answers.encoded.source.labels
+        documents, scores = answers.part.rows, numbers_of(answers.part.rows.tags)
         known = np.isfinite(scores)
         true, predicted = scores[known].astype(np.float64), answers.outputs[known, 0].astype(np.float64)
         if not len(true):
@@ -94,7 +94,7 @@ class ScoreWords(WordTask):
         )
 
     def checkpoint_figures(self, answers):
-        scores = answers.encoded.source.labels
+        scores = numbers_of(answers.part.rows.tags)
         known = np.isfinite(scores)
         true, predicted = scores[known], answers.outputs[known, 0]
         return {"pearson": metrics.pearson(true, predicted), "loss": metrics.mean_squared_error(true, predicted)}
