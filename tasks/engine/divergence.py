@@ -1,9 +1,6 @@
-"""Detects a diverging training and saves the offending batch for inspection."""
+"""Detects a diverging training."""
 
 import numpy as np
-import tensorflow as tf
-
-from keras_bert.files import atomic_path
 
 
 def find_divergence(names: list[str], values: np.ndarray) -> tuple[int, str] | None:
@@ -24,10 +21,3 @@ def find_divergence(names: list[str], values: np.ndarray) -> tuple[int, str] | N
         if figures.get("loss_scale", 1.0) < 1.0:
             return index, f"loss scale {figures['loss_scale']:g}, gradients overflow float16"
     return None
-
-
-def save_batch(path: str, dataset: tf.data.Dataset) -> None:
-    """Writes the first `(features, labels)` batch of a dataset as .npz, one array per named tensor."""
-    features, labels = next(iter(dataset.take(1)))
-    with atomic_path(path) as temporary, open(temporary, "wb") as file:
-        np.savez_compressed(file, **features, **labels)

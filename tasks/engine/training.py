@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from keras_bert.errors import InputError
 from tasks.engine.checkpoints import Checkpoints, keep_settings
-from tasks.engine.divergence import find_divergence, save_batch
+from tasks.engine.divergence import find_divergence
 from tasks.engine.preemption import Preemption
 from tasks.engine.progress import EarlyStopping, History, Reporter
 from tasks.engine.strategy import distribute
@@ -119,8 +119,8 @@ class Trainer:
             The `History`, including that of earlier runs. Workers other than the chief only know their own rows.
 
         Raises:
-            InputError: the data ended early; the loss or gradient is not finite (the batch is saved); a batch cannot be
-                split into `gradient_accumulation_steps`; no checkpoint can be read.
+            InputError: the data ended early; the loss or gradient is not finite; a batch cannot be split into
+                `gradient_accumulation_steps`; no checkpoint can be read.
             Preempted: SIGTERM arrived; the checkpoint is saved, if the trainer keeps any.
             WorkerLost: another worker is gone.
         """
@@ -237,20 +237,13 @@ class Trainer:
             # Every worker uses the time of the slowest: all must do the same number of steps per call.
             seconds_per_step = self.workers.gather(time.monotonic() - start).max() / count
             if fault := find_divergence(self.train_step.figure_names, values):
-                self._stop_diverged(make_dataset, step + fault[0] + 1, fault[1])
+                raise InputError(
+                    f"Training diverged at step {step + fault[0] + 1}: {fault[1]}. Lower the learning rate or warm up "
+                    "longer, in a new --output_dir. The same command would continue from the last checkpoint before "
+                    "that step."
+                )
             step += count
             yield step, values
-
-    def _stop_diverged(self, make_dataset: MakeDataset, step: int, reason: str) -> None:
-        """Saves the batch of a step and raises an InputError that names the step, the reason and the file."""
-        path = os.path.join(self.output_dir, f"diverged_step_{step}.npz")
-        if self.workers.is_chief:
-            save_batch(path, make_dataset(step - 1))
-        self.workers.wait()
-        raise InputError(
-            f"Training diverged at step {step}: {reason}. Its batch is in {path}. Lower the learning rate or warm up "
-            "longer, in a new --output_dir. The same command would continue from the last checkpoint before that step."
-        )
 
     def _call_train(self, batches, count: int) -> np.ndarray:
         """Runs `count` steps and returns their figures: float32, shape (count, figures)."""

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from toy_training import build_trainer, draw, repeated
+from toy_training import build_trainer, repeated
 
 from keras_bert.errors import InputError
 from tasks.engine.divergence import find_divergence
@@ -35,18 +35,10 @@ def poisoned(step_of_poison):
     return make_dataset
 
 
-def test_the_batch_is_kept_and_a_repaired_training_goes_on(tmp_path):
-    path = tmp_path / "run" / "diverged_step_8.npz"
+def test_the_step_is_named_and_a_repaired_training_goes_on(tmp_path):
     with pytest.raises(InputError) as error:
         build_trainer(tmp_path / "run", steps_per_call=2).fit(poisoned(8), 12, save_checkpoints_steps=5)
     assert str(error.value).startswith("Training diverged at step 8: loss nan, token_loss nan, pair_loss")
-    assert f"Its batch is in {path}." in str(error.value)
-    features, labels = draw(48)
-    kept = np.load(path)
-    assert sorted(kept.files) == ["ids", "pair", "targets", "weights"]
-    np.testing.assert_array_equal(kept["ids"], features["ids"][16:32])  # Step 8 has the second of three batches.
-    np.testing.assert_array_equal(kept["pair"], labels["pair"][16:32])
-    assert np.isnan(kept["weights"]).all()
     assert build_trainer(tmp_path / "run").restore() == 5
     history = build_trainer(tmp_path / "run").fit(repeated, 12)
     expected = build_trainer(tmp_path / "undisturbed").fit(repeated, 12)
