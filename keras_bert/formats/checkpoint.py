@@ -12,7 +12,7 @@ import numpy as np
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError, shown
 from keras_bert.files import read_object
-from keras_bert.formats.weight_names import HEADS, WeightSource, shape_to_ours, to_ours, to_theirs
+from keras_bert.formats.weight_names import HEADS, POOLER, WeightSource, shape_to_ours, to_ours, to_theirs
 
 
 class StoredTensor(NamedTuple):
@@ -237,6 +237,13 @@ def check_depth(names: Iterable[str], stem: str, num_layers: int, file: str, by:
     beyond = [int(match[1]) for match in matches if match and int(match[1]) >= num_layers]
     if beyond:
         raise InputError(f"{file}: holds weights of layer {min(beyond)}, expected {num_layers} layers by {by}.")
+
+
+def check_whole(tensors: Mapping[str, StoredTensor], sources: Iterable[WeightSource], path: str) -> None:
+    """Raises InputError if a variable of the encoder is missing; the pooler may be missing as a whole."""
+    missing = [name for name, *_ in sources if name not in tensors]
+    if missing and missing != [f"{POOLER}/kernel", f"{POOLER}/bias"]:
+        raise InputError(f"{path}: lacks {listed(missing)}. Expected all weights of a BERT's encoder.")
 
 
 def collect(

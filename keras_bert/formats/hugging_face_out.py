@@ -9,7 +9,7 @@ from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.files import write_json, write_lines
 from keras_bert.formats import sentence_transformers, weight_names
-from keras_bert.formats.checkpoint import Checkpoint, check_heads_follow_encoder
+from keras_bert.formats.checkpoint import Checkpoint, check_heads_follow_encoder, check_whole
 from keras_bert.formats.hugging_face_files import CONFIG_FILE, SAFETENSORS_FILE
 from keras_bert.formats.hugging_face_tokenizer import SETTINGS_FILE, VOCABULARY_FILE
 
@@ -115,9 +115,7 @@ def _sources(checkpoint: Checkpoint, has_pooler: bool) -> list[weight_names.Weig
             "Expected the weights of a BERT and its heads, neither adapted (LoRA) nor quantized."
         )
     sources = [source for source in sources if has_pooler or not source.path.startswith(f"{weight_names.POOLER}/")]
-    missing = [source.path for source in sources if source.path not in checkpoint.tensors]
-    if missing:
-        raise InputError(f"{checkpoint.source}: lacks {', '.join(missing[:4])}. Expected the weights of a BERT.")
+    check_whole(checkpoint.tensors, sources, checkpoint.source)
     return sources
 
 

@@ -16,8 +16,8 @@ import numpy as np
 
 from keras_bert.errors import InputError
 from keras_bert.files import parsing
-from keras_bert.formats.checkpoint import StoredTensor, check_claim, listed, shard_paths
-from keras_bert.formats.weight_names import POOLER, WeightSource
+from keras_bert.formats.checkpoint import StoredTensor, check_claim, shard_paths
+from keras_bert.formats.weight_names import WeightSource
 
 # The order in which Keras's layers create their variables. A masked-LM head itself has one variable, the output bias.
 _NUMBERS = {"kernel": "0", "gamma": "0", "embeddings": "0", "output_bias": "0", "bias": "1", "beta": "1"}
@@ -166,13 +166,6 @@ def open_weights(directory: str, stem: str, name_of_place: Callable[[str], str])
         for shard in shards:
             weights.add(shard, name_of_place, stack)
         yield weights
-
-
-def check_whole(tensors: Mapping[str, StoredTensor], sources: Iterable[WeightSource], path: str) -> None:
-    """Raises InputError if a variable of the encoder is missing; the pooler may be missing as a whole."""
-    missing = [name for name, *_ in sources if name not in tensors]
-    if missing and missing != [f"{POOLER}/kernel", f"{POOLER}/bias"]:
-        raise InputError(f"{path}: lacks {listed(missing)}. Expected all weights of a BERT's encoder.")
 
 
 def write_weights(path: str, tensors: Mapping[str, StoredTensor], place_of_name: Callable[[str], str]) -> None:

@@ -5,7 +5,6 @@ They are read as JSON and HDF5, without building KerasHub's model, and written b
 
 import contextlib
 import os
-from collections.abc import Iterator
 
 from absl import logging
 
@@ -13,8 +12,7 @@ from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.files import read_object, read_optional_json
 from keras_bert.formats import keras_model, keras_preset
-from keras_bert.formats.checkpoint import Checkpoint, check_output_activation
-from keras_bert.formats.keras_h5 import check_whole
+from keras_bert.formats.checkpoint import Checkpoint, check_output_activation, check_whole
 from keras_bert.formats.keras_preset import read_tokenizer as read_tokenizer
 from keras_bert.formats.weight_names import KERAS_HUB, WeightSource, encoder_sources, head_sources
 
@@ -48,12 +46,9 @@ def read_settings(path: str) -> dict:
     return keras_model.read_task_settings(path, read_object(os.path.join(path, keras_model.CONFIG_FILE)))
 
 
-@contextlib.contextmanager
-def open_checkpoint(path: str) -> Iterator[Checkpoint]:
-    config, saved = read_config(path), read_settings(path)
-    sources = encoder_sources(KERAS_HUB, config.num_layers)
-    with keras_model.open_model(path, config, sources, BACKBONES[0], _name_of_place) as (tensors, masked_lm):
-        yield Checkpoint("keras_hub", path, config, tensors, masked_lm=masked_lm, settings=saved)
+def open_checkpoint(path: str) -> contextlib.AbstractContextManager[Checkpoint]:
+    empty = Checkpoint("keras_hub", path, read_config(path), {}, settings=read_settings(path))
+    return keras_model.open_model(empty, KERAS_HUB, BACKBONES[0], _name_of_place)
 
 
 _NAMES = {

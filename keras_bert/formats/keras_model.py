@@ -7,15 +7,16 @@ backbone, as google-research/bert does. `Checkpoint.masked_lm` holds the two set
 """
 
 import contextlib
+import dataclasses
 import os
 from collections.abc import Callable, Collection, Iterator
 
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.files import read_json, read_optional_json, write_json
-from keras_bert.formats.checkpoint import Checkpoint, StoredTensor, check_depth, collect, wrong_shape
-from keras_bert.formats.keras_h5 import WeightsFile, check_whole, open_weights, write_weights
-from keras_bert.formats.weight_names import HEADS, HEADS_LAST, KERAS_HUB, OURS, WeightSource, head_sources
+from keras_bert.formats.checkpoint import Checkpoint, StoredTensor, check_depth, check_whole, collect, wrong_shape
+from keras_bert.formats.keras_h5 import WeightsFile, open_weights, write_weights
+from keras_bert.formats.weight_names import HEADS, HEADS_LAST, KERAS_HUB, OURS, encoder_sources, head_sources
 
 _MOST_CLASSES = 2**17
 CONFIG_FILE = "config.json"
@@ -92,23 +93,24 @@ def read_sizes(path: str, names: tuple[str, ...], fields: Collection[str], **fix
 
 @contextlib.contextmanager
 def open_model(
-    path: str, config: BertConfig, sources: list[WeightSource], backbone: str, name_of_place: Callable[[str], str]
-) -> Iterator[tuple[dict[str, StoredTensor], dict]]:
-    """Yields the tensors of a backbone and its heads, and `Checkpoint.masked_lm`.
+    empty: Checkpoint, names: str, backbone: str, name_of_place: Callable[[str], str]
+) -> Iterator[Checkpoint]:
+    """Yields a checkpoint with the tensors of a backbone and its heads, and with `masked_lm`.
 
     Args:
-        path: directory of a preset, or of an unpacked `.keras` file.
-        config: the backbone's configuration.
-        sources: the encoder's sources, under the names of the weights file; the token table's come first.
+        empty: the checkpoint without these. Its `source` is the directory of a preset, or of an unpacked `.keras` file.
+        names: the encoder's names in the weights file, a column of `keras_bert.formats.weight_names`'s table.
         backbone: registered name of the backbone, for messages.
         name_of_place: as in `WeightsFile.add`.
 
     Raises:
         InputError: the weights are missing, damaged, those of several backbones, or of other sizes.
     """
+    path, config = empty.source, empty.config
+    sources = encoder_sources(names, config.num_layers)
     with contextlib.ExitStack() as stack:
         weights = stack.enter_context(open_weights(path, "model", name_of_place))
-        parents = weights.parents_of(sources[0].names[0].rpartition("/")[0])
+        parents = weights.parents_of(sources[0].names[0].rpartition("/")[0])  # Of the token table.
         if len(parents) != 1:
             raise InputError(f"{weights.path}: expected the weights of one {backbone}, found {len(parents)}.")
         parent = parents[0]
@@ -131,7 +133,7 @@ def open_model(
             heads, settings = _heads(weights, f"{outer}/" if outer else "", read_json(os.path.join(path, CONFIG_FILE)))
         else:
             heads, settings = {}, {}
-        yield {**tensors, **heads}, settings
+        yield dataclasses.replace(empty, tensors=tensors | heads, masked_lm=settings)
 
 
 def _heads(weights: WeightsFile, parent: str, config: dict) -> tuple[dict[str, StoredTensor], dict]:

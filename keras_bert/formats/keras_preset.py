@@ -8,7 +8,6 @@ Nothing is deserialised: sizes are read from JSON and arrays from HDF5.
 import contextlib
 import glob
 import os
-from collections.abc import Iterator
 
 from absl import logging
 
@@ -16,8 +15,8 @@ from keras_bert.config import LAYOUTS, BertConfig
 from keras_bert.errors import InputError
 from keras_bert.files import read_json, read_optional_json, write_json, write_lines
 from keras_bert.formats import keras_model
-from keras_bert.formats.checkpoint import Checkpoint
-from keras_bert.formats.keras_h5 import check_whole, write_weights
+from keras_bert.formats.checkpoint import Checkpoint, check_whole
+from keras_bert.formats.keras_h5 import write_weights
 from keras_bert.formats.weight_names import OURS, encoder_sources
 
 WEIGHTS_FILE = "model.weights.h5"
@@ -52,13 +51,11 @@ def read_settings(path: str) -> dict:
     return settings | keras_model.read_task_settings(path, model)
 
 
-@contextlib.contextmanager
-def open_checkpoint(path: str) -> Iterator[Checkpoint]:
-    config, saved = read_config(path), read_settings(path)
+def open_checkpoint(path: str) -> contextlib.AbstractContextManager[Checkpoint]:
+    saved = read_settings(path)
     labels = saved.get("task", {}).get("labels")
-    sources = encoder_sources(OURS, config.num_layers)
-    with keras_model.open_model(path, config, sources, BACKBONE, _name_of_place) as (tensors, masked_lm):
-        yield Checkpoint("keras_preset", path, config, tensors, labels, masked_lm, saved)
+    empty = Checkpoint("keras_preset", path, read_config(path), {}, labels, settings=saved)
+    return keras_model.open_model(empty, OURS, BACKBONE, _name_of_place)
 
 
 # Keras numbers the layers of a class, starting with the second.

@@ -296,7 +296,7 @@ def with_tensor(path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (without("embeddings/position"), "in: lacks embeddings/position_embedding/embeddings. Expected the weights"),
+        (without("embeddings/position"), "in: lacks embeddings/position_embedding/embeddings. Expected all weights"),
         (without("pooled_dense/bias"), "in: lacks pooled_dense/bias"),
         (without("pooled_dense"), "in: lacks pooled_dense/kernel, without which there is no BertForSequenceClassif"),
         (with_tensor("question_answering/kernel"), "no class of transformers has just the heads classification, ques"),
