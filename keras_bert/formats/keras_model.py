@@ -110,7 +110,7 @@ def open_model(
     sources = encoder_sources(names, config.num_layers)
     with contextlib.ExitStack() as stack:
         weights = stack.enter_context(open_weights(path, "model", name_of_place))
-        parents = weights.parents_of(sources[0].names[0].rpartition("/")[0])  # Of the token table.
+        parents = weights.parents_of(sources[0].names[0].rpartition("/")[0])  # The token table's.
         if len(parents) != 1:
             raise InputError(f"{weights.path}: expected the weights of one {backbone}, found {len(parents)}.")
         parent = parents[0]

@@ -123,11 +123,11 @@ def find_variables(stored: TensorFlowCheckpoint) -> dict[str, StoredTensor]:
     if output not in (None, follow(layers, "_embedding_layer/embeddings")):
         raise InputError(f"{stored.path}: {output.key}: expected the token table in the masked-LM head, found another.")
     nodes = {name: _find_variable(layers, name) for name in names}
-    found = {name: node.key for name, node in nodes.items() if node is not None and node.key in stored.shapes}
-    lacking = [name for name in names if name not in found and name.startswith((*_EMBEDDINGS, BLOCKS))]
+    keys = {name: node.key for name, node in nodes.items() if node is not None and node.key in stored.shapes}
+    lacking = [name for name in names if name not in keys and name.startswith((*_EMBEDDINGS, BLOCKS))]
     if lacking:
         raise InputError(f"{stored.path}: its encoder lacks {', '.join(lacking[:4])}. Expected a whole BERT.")
-    return {name: stored.tensor(key) for name, key in found.items()}
+    return {name: stored.tensor(key) for name, key in keys.items()}
 
 
 def _find_variable(layers: Node, name: str) -> Node | None:
