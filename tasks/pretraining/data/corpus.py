@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from keras_bert.errors import InputError
-from tasks.pretraining.data.duplicates import without_duplicates
 from tasks.pretraining.data.token_store import Corpus, write_store
 from tasks.pretraining.data.workspace import Workspace, open_workspace
 from tasks.text.blocks import Block, split_block
@@ -16,12 +15,12 @@ from tasks.text.steps import create_whole
 _BYTES_PER_TOKEN = 4  # In English, which gives one store per block. Text with shorter tokens gives several.
 
 
-def tokenize_block(directory: str, task: tuple[int, Block, int]) -> list[tuple[int, int, int, bool]]:
+def tokenize_block(directory: str, task: tuple[int, Block]) -> list[tuple[int, int, int, bool]]:
     """Tokenizes a block into one store or, if it is a large gzip file, several.
 
     Args:
         directory: directory of the workspace.
-        task: number of the block, the block, and `num_parts` of `find_duplicates`; 0 to keep duplicates.
+        task: number of the block, and the block.
 
     Returns:
         For each store, the numbers of tokens, sentences and documents, and whether its first document began before it.
@@ -29,12 +28,10 @@ def tokenize_block(directory: str, task: tuple[int, Block, int]) -> list[tuple[i
     Raises:
         InputError: a file cannot be read, or is not UTF-8.
     """
-    number, block, num_parts = task
+    number, block = task
     workspace = open_workspace(directory)
     figures = []
     texts = split_block(block, workspace.settings.input_format)
-    if num_parts:
-        texts = without_duplicates(directory, number, num_parts, texts, workspace.settings.drop_duplicates)
     for corpus, is_continued in _tokenized(workspace, texts):
         with create_whole(workspace.store_path(number, len(figures))) as temporary, open(temporary, "wb") as file:
             write_store(file, corpus)

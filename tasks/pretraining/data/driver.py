@@ -13,7 +13,6 @@ import numpy as np
 from keras_bert import files
 from keras_bert.tokenization.python_tokenizer import PythonBertTokenizer
 from tasks.pretraining.data.corpus import check_documents, tokenize_block
-from tasks.pretraining.data.duplicates import find_duplicates
 from tasks.pretraining.data.publishing import REPORT_ENDING, publish
 from tasks.pretraining.data.report import describe_counts
 from tasks.pretraining.data.settings import DataSettings
@@ -60,13 +59,9 @@ def create(settings: DataSettings, prefix: str, output_files: list[str]) -> dict
 def _run(settings: DataSettings, workspace: Workspace, paths: list[str], block_size: int) -> dict:
     directory, num_shards = workspace.directory, workspace.num_shards
     with settings.open_pool(paths, directory, settings.dupe_factor) as pool:
-        blocks, repeated, num_parts = text_blocks(paths, block_size), {}, 0
-        if settings.drop_duplicates != "none" and blocks:
-            unit = settings.drop_duplicates
-            total, num_repeated, num_parts = find_duplicates(pool, directory, blocks, settings.input_format, unit)
-            repeated = {f"repeated_{unit}": num_repeated, f"repeated_{unit}_share": num_repeated / max(1, total)}
-        tasks = [(number, block, num_parts) for number, block in enumerate(blocks)]
-        tokenized = run_step(pool, directory, "tokenize", tokenize_block, tasks, list(map(count_bytes, blocks)), "B")
+        blocks = text_blocks(paths, block_size)
+        sizes = list(map(count_bytes, blocks))
+        tokenized = run_step(pool, directory, "tokenize", tokenize_block, list(enumerate(blocks)), sizes, "B")
         stores = [
             (block, number, *store) for block, of_block in enumerate(tokenized) for number, store in enumerate(of_block)
         ]
@@ -77,4 +72,4 @@ def _run(settings: DataSettings, workspace: Workspace, paths: list[str], block_s
         written = run_step(pool, directory, "write", write_block, range(len(table)), table[:, 2].tolist(), "token")
         counts = sum(map(np.array, written))
         list(run_step(pool, directory, "join", join_shard, range(num_shards), [1] * num_shards, "file"))
-    return {**repeated, "documents": documents, "sentences": int(table[:, 3].sum()), **describe_counts(counts)}
+    return {"documents": documents, "sentences": int(table[:, 3].sum()), **describe_counts(counts)}

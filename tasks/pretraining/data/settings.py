@@ -29,12 +29,6 @@ class InstanceSettings(Settings):
         needs={"sentencex": "sentences"}.get,
     )
     sentence_language: str = setting("en", "Language code for --sentence_splitter.")
-    drop_duplicates: str = setting(
-        "none",
-        "Keep only the first of equal lines or documents in the whole text; white space at the ends of lines is "
-        "ignored.",
-        choices=("none", "lines", "documents"),
-    )
     masked_lm_prob: float = setting(0.15, "Share of the tokens that are masked.", above=0.0, at_most=1.0)
     short_seq_prob: float = setting(
         0.1, "Probability of cutting a document into shorter instances.", at_least=0.0, at_most=1.0

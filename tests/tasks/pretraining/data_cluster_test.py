@@ -82,15 +82,6 @@ def test_direct_runner_writes_the_bytes_of_the_local_run(text, tmp_path):
     assert sorted(os.listdir(tmp_path)) == sorted([*shards, *reports, *indexes])
 
 
-def test_direct_runner_drops_the_repeated_lines_of_the_local_run(text, tmp_path):
-    needs_beam()
-    (tmp_path / "again.txt").write_bytes((text / "a.txt").read_bytes())
-    settings = {"input_file": [f"{text}/a.txt", f"{tmp_path}/again.txt", f"{text}/b.txt"], "drop_duplicates": "lines"}
-    local = create(text, tmp_path / "local", **settings)
-    beam = create(text, tmp_path / "beam", runner="DirectRunner", **settings)
-    assert digests(beam) == digests(local) and beam["repeated_lines"] == local["repeated_lines"] == 360
-
-
 def test_direct_runner_counts_the_words_of_the_local_run(text, tmp_path):
     needs_beam()
     written = []
