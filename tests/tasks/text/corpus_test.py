@@ -26,7 +26,7 @@ def store(directory, files, size=1 << 20, **settings):
     workspace = fill_workspace(str(directory), vocabulary, InstanceSettings(**settings), size, num_shards=1)
     documents, continued = [], []
     for block_number, block in enumerate(text_blocks([str(path) for path in files], size)):
-        for number, described in enumerate(tokenize_block(str(directory), (block_number, block, 0))):
+        for number, described in enumerate(tokenize_block(str(directory), (block_number, block))):
             corpus = read_store(workspace.store_path(block_number, number), workspace.dtype)
             *counts, is_continued = described
             assert counts == [len(corpus.token_ids), corpus.num_sentences, corpus.num_documents]
