@@ -155,7 +155,7 @@ def _head(name: str, directory: str, small: bool):
         return HEADS[name](model, preprocessor(256))
     if name in ("classification", "pairs", "base"):
         model, num_texts = _shaken(BertTextClassifier(backbone, 2, compile=False)), 2 if name == "pairs" else 1
-        return HEADS["classification"](model, preprocessor(512), ["no", "yes"], num_texts)
+        return HEADS["classification"](model, preprocessor(512), ["no", "yes"], num_texts=num_texts)
     if name == "multiple_choice":
         return HEADS[name](_shaken(BertMultipleChoice(backbone, _NUM_CHOICES, compile=False)), preprocessor(512))
     if name == "fill_mask":
