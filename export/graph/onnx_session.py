@@ -44,6 +44,12 @@ class OnnxEncoder:
     def __init__(self, description: Mapping, read: Read, num_threads: int = 0, int8: Collection[str] = ()):
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = num_threads
+        # After a pause, Linux may wake a thread on its caller's core, and leave another idle: a phrase then takes three
+        # times as long. Fewer threads than cores stay free, since several servers may share the machine.
+        cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+        if num_threads == len(cores) > 1:
+            processors = ";".join(str(core + 1) for core in cores[1:])  # ONNX Runtime counts from 1.
+            options.add_session_config_entry("session.intra_op_thread_affinities", processors)
         # Threads spin for the next operator during a run. After it they would take cores that other requests need.
         options.add_session_config_entry("session.force_spinning_stop", "1")
         # A masked token's probability underflows. Softmax and the product with V then took 9 times as long.

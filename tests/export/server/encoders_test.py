@@ -108,6 +108,25 @@ def test_the_encoder_equals_keras(activation, first_token_only, monkeypatch):
     assert pooled.shape == (0, HIDDEN_DIM) and sequence.shape == (0, 1 if first_token_only else 9, HIDDEN_DIM)
 
 
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="not on Linux")
+@pytest.mark.parametrize("fewer", [0, 1])
+def test_threads_for_all_usable_cores_stay_on_theirs(fewer):
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) < 2:
+        pytest.skip("one core")
+    served = rebuild_for_serving(shaken(backbone()))
+    inputs = {name: np.ones((1, 3), np.int32) for name in ("token_ids", "segment_ids", "padding_mask")}
+    served(inputs, training=False)
+    values = {f"{number}": weight.numpy() for number, weight in enumerate(served.weights)}
+    names = {id(weight.value): f"{number}" for number, weight in enumerate(served.weights)}
+    before = set(os.listdir("/proc/self/task"))
+    encoder = OnnxEncoder(served.describe(names), values.__getitem__, num_threads=len(cores) - fewer)
+    own = [os.sched_getaffinity(int(thread)) for thread in set(os.listdir("/proc/self/task")) - before]
+    expected = [set(cores)] * (len(cores) - 2) if fewer else [{core} for core in cores[1:]]
+    assert sorted(own, key=min) == expected
+    assert np.isfinite(encoder(*inputs.values())[0]).all()
+
+
 def _without(directory: str) -> str:
     os.remove(os.path.join(directory, ENCODERS_FILE))
     return "Expected assets.extra/encoders.json"
