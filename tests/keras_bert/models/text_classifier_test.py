@@ -269,10 +269,11 @@ def test_a_row_may_have_any_number_of_labels(preprocessor, tmp_path):
     right = model.evaluate(by_hot, verbose=0, return_dict=True)
     assert model.evaluate(by_name, verbose=0, return_dict=True) == pytest.approx(right, abs=1e-6)
     assert model.evaluate(texts, named, verbose=0, return_dict=True) == pytest.approx(right, abs=1e-6)
-    without = (["it ran", "who"], [[], []])
-    assert model.test_on_batch(*without, return_dict=True) == pytest.approx(
-        model.test_on_batch(without[0], np.zeros([2, len(ANIMALS)], np.float32), return_dict=True), abs=1e-6
-    )
+    answers = []
+    for none in ([[], []], np.zeros([2, len(ANIMALS)], np.float32)):
+        model.reset_metrics()  # `test_on_batch` of Keras 3.13 does not.
+        answers.append(model.test_on_batch(["it ran", "who"], none, return_dict=True))
+    assert answers[0] == pytest.approx(answers[1], abs=1e-6)
     logits = model(preprocessor(texts)).numpy()
     losses = np.logaddexp(0, logits) - hot * logits
     assert right["loss"] == pytest.approx(losses.mean(), abs=1e-6) and set(right) == {"loss", "micro_f1", "pr_auc"}
