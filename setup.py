@@ -17,7 +17,8 @@ INSTALL_REQUIRES = [
     "h5py>=3.12.1",  # keras_bert/formats/keras_h5.py
     "huggingface-hub>=1.0",  # keras_bert/presets/downloads.py
     "jinja2>=3.1",  # tasks/report/formatting.py
-    "kagglehub>=1.0",  # keras_bert/presets/downloads.py
+    # The newest keras-nlp does not go with kagglehub 1.0.3, and pip would rather take an old keras-nlp, which warns.
+    "kagglehub>=1.0,<1.0.3",  # keras_bert/presets/downloads.py
     "keras>=3.13,<3.16",  # keras_bert/encoder/backbone.py
     "keras-nlp>=0.29.1,<0.33",  # keras_bert/encoder/backbone.py
     "numpy>=2.0",  # keras_bert/formats/checkpoint.py
