@@ -78,11 +78,11 @@ class OnnxEncoder:
             token_ids, segment_ids, padding_mask: int32, shape (B, S).
         """
         inputs = {"token_ids": token_ids, "segment_ids": segment_ids, "padding_mask": padding_mask}
+        if padding_mask.sum() <= self._slice_tokens:
+            return tuple(self._run(inputs))
         counts = padding_mask.sum(axis=1)
         order = np.argsort(counts, kind="stable")
         starts = np.flatnonzero(np.diff(np.cumsum(counts[order]) // self._slice_tokens)) + 1
-        if not starts.size:
-            return tuple(self._run(inputs))
         slices = np.split(order, starts)
         computed = [self._run({name: array[rows] for name, array in inputs.items()}) for rows in slices]
         back = np.argsort(order)
