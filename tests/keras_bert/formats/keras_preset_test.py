@@ -341,7 +341,7 @@ def test_damaged_presets_are_refused(tmp_path, damage, message):
 
 def test_a_quantized_preset_is_refused(tmp_path):
     backbone = BertBackbone(**{**TINY, "num_layers": 1})
-    backbone.quantize("int8")
+    backbone.get_layer("pooled_dense").quantize("int8")
     backbone.save_to_preset(str(tmp_path))
     with pytest.raises(InputError, match="expected floats, found int8: a quantized model. Load its .keras file with"):
         BertBackbone.from_preset(str(tmp_path))
