@@ -3,6 +3,8 @@
 Shapes: B batch, S sequence, H hidden, D embedding.
 """
 
+import reprlib
+
 import keras
 import keras_nlp
 import numpy as np
@@ -110,7 +112,10 @@ class BertTextEmbedder(BertTask, keras_nlp.models.Task):
         """Returns the cosines of N and M texts: float32 of shape (N, M); a single str has no axis.
 
         Args:
-            first, second: `texts` as in `encode`, or the array that it returned for them.
+            first, second: `texts` as in `encode`, or the vectors that it returned for them, as an array or lists.
+
+        Raises:
+            ValueError: as `encode`, or vectors have another size.
         """
         return self._directions(first) @ self._directions(second).T
 
@@ -136,7 +141,8 @@ class BertTextEmbedder(BertTask, keras_nlp.models.Task):
         """
         of_query, of_passage = search_prompts(self.prompts or {})
         passages = np.array(passages, object).tolist()  # Indexing a pandas Series would look up labels.
-        vectors = self._directions(passages if vectors is None else np.asarray(vectors, np.float32), of_passage)
+        is_given = vectors is not None
+        vectors = unit(np.asarray(vectors, np.float32)) if is_given else self._directions(passages, of_passage)
         is_count = isinstance(top_k, int | np.integer) and top_k >= 1
         if vectors.shape != (len(passages), self.output_shape[-1]) or not passages or not is_count:
             sizes = f"{len(passages)} passages, vectors of the shape {vectors.shape}, {top_k=}"
@@ -154,8 +160,18 @@ class BertTextEmbedder(BertTask, keras_nlp.models.Task):
 
     def _directions(self, texts, prompt: str | None = None) -> np.ndarray:
         """Returns unit vectors for texts or for vectors."""
-        is_encoded = isinstance(texts, np.ndarray) and texts.dtype.kind == "f"
-        return unit(texts.astype(np.float32) if is_encoded else self.encode(texts, prompt))
+        has_rows = isinstance(texts, list | tuple) or getattr(texts, "shape", ()) != ()
+        first = np.asarray(texts[:1] if has_rows else "")
+        if first.dtype.kind not in "fiu" or first.shape == (0,):
+            return unit(self.encode(texts, prompt))
+        dim = self.output_shape[-1]
+        try:
+            vectors = np.asarray(texts, np.float32)
+        except (TypeError, ValueError):  # Their lengths differ, or some are not numbers.
+            vectors = np.zeros([0])
+        if vectors.ndim > 2 or vectors.shape[-1] != dim:
+            raise ValueError(f"Expected texts, or vectors of {dim} numbers each. Received: {reprlib.repr(texts)}")
+        return unit(vectors)
 
     def default_loss(self):
         return keras.losses.MeanSquaredError(reduction="mean_with_sample_weight")

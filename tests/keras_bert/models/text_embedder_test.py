@@ -8,6 +8,7 @@ from importlib.util import find_spec
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 import toy_hugging_face
 import toy_tasks
 from safetensors.numpy import load_file, save_file
@@ -201,6 +202,13 @@ def test_texts_become_vectors_cosines_and_the_nearest_passages():
     units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     np.testing.assert_allclose(model.similarity(TEXTS, vectors[:2]), units @ units[:2].T, atol=1e-6)
     assert model.similarity(TEXTS[0], TEXTS[0]) == pytest.approx(1.0) and model.similarity("a", TEXTS).shape == (5,)
+    for given in (vectors.tolist(), [*vectors], tuple(vectors), tf.constant(vectors)):
+        np.testing.assert_allclose(model.similarity(given, TEXTS[:2]), units @ units[:2].T, atol=1e-6)
+    np.testing.assert_allclose(model.similarity(vectors[0].tolist(), vectors), units[0] @ units.T, atol=1e-6)
+    assert model.similarity(["1", "2"], np.array("3")).shape == (2,) and model.similarity([], TEXTS).shape == (0, 5)
+    for wrong in (vectors[:, :3], [[1.0, 2.0], [1.0]], [[1.0] * 16, None], [1, 2], np.ones([1, 1, 16])):
+        with pytest.raises(ValueError, match="Expected texts, or vectors of 16 numbers each. Received: "):
+            model.similarity(TEXTS, wrong)
     results = model.search(TEXTS[:2], [*TEXTS, *TEXTS], top_k=3, vectors=np.concatenate([vectors, vectors]))
     assert [row["indices"][:2] for row in results] == [[0, 5], [1, 6]] and results[1]["passages"][1] == TEXTS[1]
     hits = model.search(TEXTS[1], TEXTS, top_k=9)
