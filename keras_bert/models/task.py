@@ -521,7 +521,10 @@ class LabeledTask(BertTask):
     @classmethod
     def _merge(cls, stored, given, source):
         if given.get("num_classes") or given.get("labels") is not None:
-            stored = {name: value for name, value in stored.items() if name not in ("num_classes", "labels")}
+            # An activation such as softmax belongs to the saved outputs: with one class, its result would always be 1.
+            is_same = (given.get("num_classes") or len(given["labels"])) == stored.get("num_classes")
+            unfit = ("num_classes", "labels") if is_same else ("num_classes", "labels", "activation")
+            stored = {name: value for name, value in stored.items() if name not in unfit}
         elif not stored.get("num_classes"):
             raise InputError(
                 f"{source}: expected a fine-tuned {cls.heads[0]} head, found none. Pass `num_classes` or `labels`."

@@ -196,6 +196,24 @@ def test_other_classes_start_a_new_head(preset, caplog):
     check(model.backbone, INPUTS, keras_bert.BertBackbone.from_preset(preset)(INPUTS))
 
 
+@pytest.mark.parametrize("load_weights", [True, False])
+def test_the_activation_of_the_saved_classes_is_only_theirs(preset, tmp_path, load_weights):
+    """Softmax over one class would be 1.0 for every text."""
+    labels = ["no", "maybe", "yes"]
+    backbone = keras_bert.BertTextClassifier.from_preset(preset).backbone
+    keras_bert.BertTextClassifier(backbone, labels=labels, activation="softmax").save_to_preset(str(tmp_path))
+    for given, activation in (
+        ({"num_classes": 1}, None),
+        ({"labels": ["one", "other"]}, None),
+        ({"num_classes": 1, "activation": "sigmoid"}, "sigmoid"),
+        ({"labels": ["a", "b", "c"]}, "softmax"),
+        ({"num_classes": 3}, "softmax"),
+        ({}, "softmax"),
+    ):
+        model = keras_bert.BertTextClassifier.from_preset(tmp_path, load_weights=load_weights, **given)
+        assert model.activation == activation, given
+
+
 def test_a_loaded_model_may_be_named(preset):
     model = keras_bert.BertTextClassifier.from_preset(preset, name="mood")
     assert model.name == "mood" and model.backbone.name != "mood"
