@@ -6,6 +6,7 @@ Shapes: B batch, S sequence.
 import contextlib
 import dataclasses
 import functools
+import numbers
 import os
 import warnings
 
@@ -27,6 +28,14 @@ from keras_bert.tokenization.preprocessor import BertPreprocessor, after
 
 _OF_ONE_LENGTH = {"doc_stride", "max_query_length"}  # Settings of `answer` that may not fit another sequence length.
 _OF_ONE_HEAD = {"temperature", "thresholds"}  # Settings of `answer` that fit the outputs of one head only.
+_KINDS = {  # What the settings of `answer` must be; None stands for the default of each.
+    **dict.fromkeys(("long_text", "prompt"), ("a str", str)),
+    **dict.fromkeys(("null_score_diff_threshold", "temperature"), ("a number", numbers.Real)),
+    **dict.fromkeys(("doc_stride", "max_tokens", "top_k"), ("a whole number", numbers.Integral)),
+    **dict.fromkeys(("n_best_size", "max_answer_length", "max_query_length"), ("a whole number", numbers.Integral)),
+    "thresholds": ("a list of numbers, one for each label", numbers.Real),
+    "version_2_with_negative": ("True or False", bool | np.bool_),
+}
 _LEARNING_RATE = 5e-5  # KerasHub's default, and the largest of the paper's rates for fine-tuning (appendix A.3).
 
 
@@ -94,8 +103,8 @@ class BertTask:
         if self._last_answers is None:
             self._last_answers = functools.lru_cache(maxsize=2)(self._make_answers)
         given = {**self.answer_settings, **settings}.items()
-        hashable = {name: tuple(value) if isinstance(value, list | np.ndarray) else value for name, value in given}
-        answers = self._last_answers(self.preprocessor, **hashable)
+        checked = {name: _check_setting(name, value) for name, value in given if value is not None}
+        answers = self._last_answers(self.preprocessor, **checked)
         self._check_segments(len(answers.text_inputs))
         return answers
 
@@ -558,6 +567,23 @@ def cross_entropy(from_logits: bool = True) -> keras.losses.Loss:
     Keras's default divides by the number of all tokens, so that padding would reduce the loss.
     """
     return keras.losses.SparseCategoricalCrossentropy(from_logits=from_logits, reduction="mean_with_sample_weight")
+
+
+def _check_setting(name: str, value):
+    """Returns a setting of `answer`, a list of numbers as a tuple, which can be hashed.
+
+    Raises:
+        ValueError: its type is wrong.
+    """
+    if name not in _KINDS:
+        return value
+    expected, kind = _KINDS[name]
+    received, value = value, value.tolist() if isinstance(value, np.ndarray) else value
+    is_list = isinstance(value, list | tuple)
+    values = tuple(value) if is_list else (value,)
+    if is_list != (name == "thresholds") or not all(isinstance(number, kind) for number in values):
+        raise ValueError(f"`{name}` must be {expected}. Received: {name}={received!r}")
+    return values if is_list else value
 
 
 def _find_labels(names: tf.Tensor, labels: list[str]) -> tf.Tensor:

@@ -109,8 +109,8 @@ class BertTextClassifier(LabeledTask, keras_nlp.models.TextClassifier):
         return self._answers(num_texts=self._num_texts(inputs), explained=(label,)).rows(inputs)
 
     def _make_answers(self, preprocessor, num_texts, explained=None, **settings):
-        # `task.json` has these defaults for every model, but only models with labels accept them.
-        settings = dict(settings.items() - {("temperature", 1.0), ("thresholds", None)})
+        # `task.json` has this default for every model, but only models with labels accept it.
+        settings = dict(settings.items() - {("temperature", 1.0)})
         is_score = self.output_shape[-1] == 1 and not self.multi_label
         unfit = {"temperature", "thresholds"} if is_score else {"temperature"} if self.multi_label else set()
         if unknown := sorted(settings.keys() & unfit):

@@ -1,5 +1,6 @@
 """`BertTextClassifier` on texts: labels, scores, losses, files; what all task models share is tested on it."""
 
+import re
 from unittest import mock
 
 import keras
@@ -84,9 +85,31 @@ def test_answers_are_labels_with_probabilities(trained):
         with pytest.raises(ValueError, match=message + r": .*(None|nan|1, 2|ud800|array)"):
             trained.answer(wrong)
     assert trained.answer(texts[0], thresholds=np.zeros(4)) == answer
-    for wrong in (0.5, [0.5], np.array([0.5])):
+    for wrong in ([0.5], np.array([0.5])):
         with pytest.raises(ValueError, match="`thresholds` must be one for each label. Received: thresholds="):
             trained.answer(texts[0], thresholds=wrong)
+
+
+@pytest.mark.usefixtures("eagerly")
+def test_settings_of_a_wrong_type_are_refused_by_name(trained):
+    numbers = "a list of numbers, one for each label"
+    for name, wrong, expected in (
+        *(("thresholds", wrong, numbers) for wrong in (0.5, {"cat": 0.5}, {0.5}, "abcd", ["0.5"] * 4, np.ones([4, 1]))),
+        *(("temperature", wrong, "a number") for wrong in ("2", {}, [2.0], np.ones(1))),
+        *(("max_tokens", wrong, "a whole number") for wrong in ("9", 9.5, {"a": 9})),
+        ("long_text", {"mean": True}, "a str"),
+    ):
+        message = re.escape(f"`{name}` must be {expected}. Received: {name}={wrong!r}")
+        with pytest.raises(ValueError, match=message):
+            trained.answer("the old hen", **{name: wrong})
+
+
+def test_a_setting_of_none_is_the_default(trained):
+    right = trained.answer("the old hen")
+    trained.answer_settings, before = {"temperature": 2.0, "thresholds": [2.0] * 4}, trained.answer_settings
+    assert trained.answer("the old hen")["label"] == "none"
+    assert trained.answer("the old hen", temperature=None, thresholds=None) == right
+    trained.answer_settings = before
 
 
 def test_answers_need_keras_on_tensorflow(trained, monkeypatch):
