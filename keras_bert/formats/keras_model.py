@@ -33,6 +33,10 @@ _EMBEDDER = ("BertTextEmbedder", "keras_bert.models.text_embedder")
 _TASKS = tuple(f"keras_bert>{name}" for name, _ in (*_TASK_OF_HEADS.values(), _EMBEDDER))
 _MASKED_LMS = _TASKS[:2]
 _TASKS += tuple(f"keras_hub>{name}" for name in ("BertMaskedLM", "BertTextClassifier", _EMBEDDER[0]))
+_OF_PREPROCESSOR = (  # Settings of the task's preprocessors, besides the tokenizer and the length.
+    *("pad_to_longest", "max_query_length", "mask_selection_rate", "mask_selection_length"),
+    *("mask_token_rate", "random_token_rate"),
+)
 _OWN_NAMES = {"pooling_mode": "pooling"}  # KerasHub's arguments whose names differ from ours, which follow.
 
 # keras_hub/src/layers/modeling/masked_lm_head.py and models/bert/bert_masked_lm.py.
@@ -200,7 +204,9 @@ def write_heads(path: str, checkpoint: Checkpoint, backbone: dict, tokenizer: di
         name, module = _EMBEDDER if checkpoint.is_embedder else _TASK_OF_HEADS[heads]
         reader = "BertPreprocessor" if name in ("BertTextClassifier", "BertTextEmbedder") else f"{name}Preprocessor"
         length = saved.get("sequence_length") or checkpoint.config.max_sequence_length
-        settings = {"tokenizer": tokenizer, "sequence_length": length}
+        of_text = saved.get("preprocessor", {}) if saved.get("class_name") == name else {}
+        own = {key: of_text[key] for key in _OF_PREPROCESSOR if key in of_text}
+        settings = {"tokenizer": tokenizer, "sequence_length": length, **own}
         preprocessor = None if tokenizer is None else serialized("keras_bert.models", reader, settings)
         config = {"backbone": backbone, "preprocessor": preprocessor, **_arguments(checkpoint, name)}
         write_json(os.path.join(path, TASK_FILE), serialized(module, name, config))

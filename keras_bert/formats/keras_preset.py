@@ -99,8 +99,10 @@ def write(path: str, checkpoint: Checkpoint, tokenizer: dict | None) -> None:
     if not checkpoint.has_pooler:
         logging.warning("%s: has no pooler, nor has the preset: KerasHub's own reader needs one.", checkpoint.source)
     tensors = {source.path: checkpoint.tensors[source.path] for source in sources if source.path in checkpoint.tensors}
-    own = {"name": "bert_backbone", "trainable": True, "dtype": _FLOAT32}
-    arguments = {**own, **checkpoint.config.to_dict(), "layout": "rectangular"}
+    saved = checkpoint.settings
+    dtype = {**_FLOAT32, "config": {"name": saved.get("dtype", "float32")}}
+    own = {"name": "bert_backbone", "trainable": saved.get("trainable", True), "dtype": dtype}
+    arguments = {**own, **checkpoint.config.to_dict(), "layout": saved.get("layout", "rectangular")}
     backbone = keras_model.serialized("keras_bert.encoder.backbone", "BertBackbone", arguments)
     os.makedirs(path)
     write_json(os.path.join(path, keras_model.CONFIG_FILE), backbone)

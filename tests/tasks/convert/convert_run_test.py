@@ -21,7 +21,14 @@ from keras_bert.errors import InputError
 from keras_bert.files import read_json
 from keras_bert.formats import google
 from keras_bert.formats.checkpoint import StoredTensor
-from keras_bert.models import BertMultipleChoice, BertTextClassifier
+from keras_bert.models import (
+    BertMaskedLM,
+    BertMaskedLMPreprocessor,
+    BertMultipleChoice,
+    BertSpanLabeler,
+    BertSpanLabelerPreprocessor,
+    BertTextClassifier,
+)
 from keras_bert.presets import weights
 from tasks.convert import proof as conversion_proof
 from tasks.convert import run as bert_convert
@@ -326,6 +333,29 @@ def test_what_no_tensor_tells_comes_along(tmp_path):
             convert(source, target, to_format=step, compare_with_peers=False)
             model = cls.from_preset(target)
             assert {name: getattr(model, name) for name in kept} == kept
+
+
+def test_the_settings_of_preprocessor_and_backbone_come_along(tmp_path):
+    """`save_to_preset` writes them, and no tensor tells them."""
+    tokenizer = BertTokenizer(PIECES, lowercase=True)
+    masking = {"mask_selection_rate": 0.2, "mask_selection_length": 5, "mask_token_rate": 0.7, "random_token_rate": 0.2}
+    kinds = {
+        "classifier": (BertTextClassifier, BertPreprocessor, {"num_classes": 2}, {}),
+        "answerer": (BertSpanLabeler, BertSpanLabelerPreprocessor, {}, {"max_query_length": 3}),
+        "filler": (BertMaskedLM, BertMaskedLMPreprocessor, {}, masking),
+    }
+    of_backbone = {"layout": "unpadded", "dtype": "mixed_bfloat16", "trainable": False}
+    for kind, (cls, preprocessor_cls, arguments, own) in kinds.items():
+        of_text = {"sequence_length": 12, "pad_to_longest": True, **own}
+        backbone = BertBackbone(13, 1, 2, 8, 16, **of_backbone)
+        preprocessor = preprocessor_cls(tokenizer, **of_text)
+        cls(backbone, preprocessor=preprocessor, **arguments, compile=False).save_to_preset(str(tmp_path / kind))
+        convert(str(tmp_path / kind), str(tmp_path / f"{kind}-again"), compare_with_peers=False)
+        model = cls.from_preset(str(tmp_path / f"{kind}-again"))
+        assert model.preprocessor.tokenizer.lowercase
+        assert {name: getattr(model.preprocessor, name) for name in of_text} == of_text
+        again = model.backbone
+        assert (again.layout, again.dtype_policy.name, again.trainable) == tuple(of_backbone.values())
 
 
 def test_the_model_card_comes_along(tmp_path):
