@@ -133,6 +133,10 @@ def export(settings: ExportSettings) -> str:
         from export.targets import reduced_precision
 
         reduced_precision.check_attention(head)
+    if settings.onnx:
+        from export.targets import onnx
+
+        onnx.check_layers(head)
     decision = _decide(settings, head)
     described, int8 = decision.lines() if decision else [], decision.products if decision else ()
     try:

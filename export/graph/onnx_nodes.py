@@ -13,7 +13,10 @@ _RUNTIME_OPERATORS = "com.microsoft"  # ONNX Runtime's own.
 # A processor without VNNI adds two 8-bit products in 16 bits: 2 * 255 * 64 fits, 2 * 255 * 127 would saturate. The same
 # limit is used on all processors, so that what an export measures is true wherever the model is served.
 _LARGEST_INT8 = 64
-_STANDARD_ACTIVATIONS = {"linear": "Identity", "relu": "Relu", "tanh": "Tanh", "sigmoid": "Sigmoid"}
+_STANDARD_ACTIVATIONS = {
+    **{"linear": "Identity", "relu": "Relu", "tanh": "Tanh", "sigmoid": "Sigmoid"},
+    "softmax": "Softmax",  # Of the last axis, ONNX's default.
+}
 
 Axes = Sequence[int | str]
 
@@ -88,7 +91,7 @@ class OnnxNodes:
         return self.node("LayerNormalization", rows, self.constant(scale), self.constant(offset), epsilon=epsilon)
 
     def activate(self, rows: str, name: str) -> str:
-        """Applies an activation of `BertConfig`, or sigmoid; GELU has the form that ONNX Runtime fuses."""
+        """Applies an activation of `BertConfig`, sigmoid or softmax; GELU has the form that ONNX Runtime fuses."""
         if name == "gelu":
             inner = self.node("Erf", self.node("Div", rows, self.number(2.0**0.5)))
         elif name == "gelu_tanh":

@@ -19,7 +19,7 @@ from keras_bert.encoder.heads import MaskedLMHead, PoolTokens
 from keras_bert.errors import InputError
 from keras_bert.models.multiple_choice import FlattenChoices
 
-_ACTIVATIONS = ("linear", "tanh", "relu", "gelu", "sigmoid")  # Those of embedders. Keras's gelu is the erf form.
+_ACTIVATIONS = ("linear", "tanh", "relu", "gelu", "sigmoid", "softmax")  # Those of heads. Keras's gelu is the erf form.
 
 
 def convert(head: Head, model: keras.Model, int8: Collection[str] = ()) -> bytes:
@@ -43,14 +43,27 @@ def convert(head: Head, model: keras.Model, int8: Collection[str] = ()) -> bytes
     places = graph.node("Cast", graph.range(graph.size("token_ids", -1)), to=TensorProto.INT32)
     is_real = graph.node("Less", places, graph.node("Unsqueeze", "lengths", graph.integers(-1)))
     values = {**{name: name for name in head.token_inputs}, "padding_mask": is_real}
-    sources = {output.source for output in head.token_outputs.values()}
-    wanted = {source: model.output if source is None else model.output[source] for source in sources}
+    wanted = _outputs_of(head, model)
     states = _encode(graph, model, values) if model is backbone else _walk(graph, model, wanted, values)
     outputs = {
         name: (_finish(graph, states[output.source], is_real, output), ("batch", *output.axes))
         for name, output in head.token_outputs.items()
     }
     return graph.model(head.task, {name: ("batch", *axes) for name, axes in head.token_inputs.items()}, outputs)
+
+
+def check_layers(head: Head) -> None:
+    """Raises InputError, as `convert` does, for a layer that cannot be written as ONNX, without converting anything."""
+    if not isinstance(head.model, BertBackbone):
+        for layer in keras.Model(head.model.input, _outputs_of(head, head.model)).layers:
+            if not isinstance(layer, keras.layers.InputLayer):
+                _writer_of(layer)
+
+
+def _outputs_of(head: Head, model: keras.Model) -> dict:
+    """Returns the model's outputs that `head.token_outputs` start from, by name; None names the only one."""
+    sources = {output.source for output in head.token_outputs.values()}
+    return {source: model.output if source is None else model.output[source] for source in sources}
 
 
 def _finish(graph: EncoderGraph, value: str, is_real: str, output: TokenOutput) -> str:
@@ -100,11 +113,24 @@ def _walk(graph: EncoderGraph, model: keras.Model, outputs, values: Mapping[str,
 
 
 def _add(graph: EncoderGraph, layer, args: tuple, kwargs: Mapping):
+    by_name = {name: value for name, value in kwargs.items() if isinstance(value, str)}
+    return _writer_of(layer)(graph, layer, *args, **by_name)
+
+
+def _writer_of(layer) -> Callable:
+    """Returns the function that adds a layer to the graph; raises InputError if it cannot be written."""
+    if isinstance(layer, keras.layers.Dense):
+        name = layer.activation.__name__
+        if layer.quantization_mode is not None or name not in _ACTIVATIONS:
+            raise InputError(
+                f"The layer {layer.name!r} cannot be written as ONNX: expected floats and one of the activations "
+                f"{', '.join(_ACTIVATIONS)}. Received: {layer.quantization_mode or 'floats'}, {name}. Leave out --onnx."
+            )
     for kind, add in _LAYERS.items():
         if isinstance(layer, kind):
-            return add(graph, layer, *args, **{name: value for name, value in kwargs.items() if isinstance(value, str)})
+            return add
     if type(layer).__name__ == "Reshape" and hasattr(layer, "newshape"):  # keras.ops.reshape
-        return graph.node("Reshape", args[0], graph.integers(*layer.newshape))
+        return lambda graph, layer, value, **_: graph.node("Reshape", value, graph.integers(*layer.newshape))
     raise InputError(
         f"The layer {layer.name!r} ({type(layer).__name__}) cannot be written as ONNX: expected a model of this "
         "project's tasks. Leave out --onnx."
@@ -116,13 +142,7 @@ def _encode(graph: EncoderGraph, _, inputs: Mapping[str, str]) -> dict[str, str]
 
 
 def _dense(graph: EncoderGraph, layer: keras.layers.Dense, value: str) -> str:
-    name = layer.activation.__name__
-    if layer.quantization_mode is not None or name not in _ACTIVATIONS:
-        raise InputError(
-            f"The layer {layer.name!r} cannot be written as ONNX: expected floats and one of the activations "
-            f"{', '.join(_ACTIVATIONS)}. Received: {layer.quantization_mode or 'floats'}, {name}."
-        )
-    return graph.activate(graph.dense(value, layer.kernel, layer.bias), name)
+    return graph.activate(graph.dense(value, layer.kernel, layer.bias), layer.activation.__name__)
 
 
 def _pool(graph: EncoderGraph, states: str, is_real: str, pooling: str) -> str:

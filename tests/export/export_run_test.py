@@ -277,6 +277,22 @@ def test_bfloat16_from_left_to_right_is_refused_before_anything_is_measured(tmp_
     assert os.listdir(tmp_path) == []
 
 
+def test_a_layer_without_onnx_is_refused_before_anything_is_published(tmp_path):
+    model = BertTextClassifier(
+        toy_heads.backbone(),
+        labels=LABELS,
+        preprocessor=BertPreprocessor(BertTokenizer(VOCABULARY), SEQUENCE_LENGTH),
+        activation="softplus",
+        compile=False,
+    )
+    model.save_to_preset(str(tmp_path / "preset"))
+    settings = ExportSettings(preset=str(tmp_path / "preset"), export_dir=str(tmp_path / "served"), onnx=True)
+    message = "The layer 'classification' cannot be written as ONNX: .*Received: floats, softplus. Leave out --onnx."
+    with pytest.raises(InputError, match=message):
+        export_run.export(settings)
+    assert os.listdir(tmp_path) == ["preset"]
+
+
 @pytest.mark.parametrize("name", ["a b", "a:b"])
 def test_a_path_that_is_no_name_for_a_model(tmp_path, name):
     with pytest.raises(InputError, match="cannot be a model's name.*--export_dir"):

@@ -110,6 +110,26 @@ def test_poolings_and_activations_of_embedders(tmp_path, settings):
     assert real_text.compare(head, [request], [{"embedding": expected}], onnx_target.run(str(path), [request])) <= 1e-5
 
 
+def test_probabilities_of_a_classifier(tmp_path):
+    """`activation="softmax"` is an argument of `BertTextClassifier`."""
+    model = shaken(BertTextClassifier(backbone(), labels=LABELS, activation="softmax", compile=False))
+    head = Classification(model, assets(), LABELS)
+    (request,) = real_text.requests(head, [5])
+    mask = (np.arange(request["token_ids"].shape[1]) < request["lengths"][:, None]).astype(np.int32)
+    expected = model({**{name: request[name] for name in ("token_ids", "segment_ids")}, "padding_mask": mask})
+    onnx_target.check_layers(head)
+    path = tmp_path / "model.onnx"
+    path.write_bytes(onnx_target.convert(head, model))
+    answers = onnx_target.run(str(path), [request])
+    assert real_text.compare(head, [request], [{"probabilities": expected}], answers) <= 1e-5
+    np.testing.assert_allclose(answers[0]["probabilities"].sum(-1), 1.0, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ALL_HEADS)
+def test_all_heads_pass_the_check_before_conversion(name):
+    onnx_target.check_layers(ALL_HEADS[name]())
+
+
 def test_what_no_output_needs_is_left_out():
     without_pooler = onnx.load_from_string(
         onnx_target.convert(HEADS["embeddings without pooler"](), shaken(backbone()))
