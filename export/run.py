@@ -17,8 +17,11 @@ import os
 
 from export import base_path, targets
 from keras_bert.errors import InputError
-from keras_bert.files import absolute
+from keras_bert.files import absolute, exists, is_file
+from keras_bert.presets.catalog import find_preset, resolve_preset
+from keras_bert.presets.weights import has_config
 from tasks import flags
+from tasks.fine_tuning import model_files
 from tasks.settings import Settings, setting
 
 _TOLERANCE = 0.5
@@ -117,6 +120,7 @@ def export(settings: ExportSettings) -> str:
             is not for this task, or the verification failed.
     """
     _check(settings)
+    _check_source(settings)
     # Imported late: these import TensorFlow, and --help should not wait for that.
     from export import clients, companion_files, saved_model
     from export.heads.loading import HEADS, load_head
@@ -184,6 +188,24 @@ def _check(settings: ExportSettings) -> None:
     if settings.int8_tolerance != _TOLERANCE and not settings.int8:
         raise InputError(f"--int8_tolerance={settings.int8_tolerance:g} is for --int8. Leave it out, or give both.")
     base_path.check_model_name(name, "It is the last part of --export_dir: choose another.")
+
+
+def _check_source(settings: ExportSettings) -> None:
+    """Refuses a model that does not exist, or a directory that holds none, before TensorFlow is imported."""
+    place = settings.model_dir or settings.preset
+    if settings.model_dir and not exists(place) and not find_preset(place) and "://" not in place:
+        raise InputError(
+            f"--model_dir={place}: no such directory. Expected the folder model in the --output_dir of bert-classify "
+            "or another task's command."
+        )
+    resolve_preset(place, "weights")
+    if not is_file(os.path.join(place, model_files.MODEL_FILE)) and not has_config(place):
+        inner = model_files.model_directory(place)
+        raise InputError(
+            f"{place}: holds no trained model. Expected {model_files.TASK_FILE} and {model_files.MODEL_FILE}, as "
+            "bert-classify and the other commands write them (output_dir/model), or a preset."
+            + (f" Give --model_dir={inner}." if inner != place else "")
+        )
 
 
 console_main = flags.console_main(lambda settings: print(export(settings)), ExportSettings)

@@ -255,7 +255,7 @@ def test_bert_export_of_other_tasks(models, tmp_path, quick, task, part):
         ({"export_dir": "{}/new", "with_cc": "on"}, "needs Linux and g"),
     ],
 )
-def test_a_target_is_refused_before_the_model_is_loaded(tmp_path, monkeypatch, settings, message):
+def test_a_target_is_refused_before_the_model_is_loaded(models, tmp_path, monkeypatch, settings, message):
     """A search embeds its passages as it is loaded."""
     (tmp_path / "served" / "1").mkdir(parents=True)
     (tmp_path / "served" / "1" / "file").touch()
@@ -263,17 +263,17 @@ def test_a_target_is_refused_before_the_model_is_loaded(tmp_path, monkeypatch, s
     monkeypatch.setattr(cc_check, "find_compiler", lambda: None)
     settings = settings | {"export_dir": settings["export_dir"].format(tmp_path)}
     with pytest.raises(InputError, match=message):
-        export_run.export(ExportSettings(model_dir="model", **settings))
+        export_run.export(ExportSettings(model_dir=models["classification"], **settings))
     assert os.listdir(tmp_path) == ["served"]
 
 
-def test_bfloat16_from_left_to_right_is_refused_before_anything_is_measured(tmp_path, monkeypatch):
+def test_bfloat16_from_left_to_right_is_refused_before_anything_is_measured(models, tmp_path, monkeypatch):
     model = BertTextClassifier(toy_heads.backbone(attention="left_to_right"), len(LABELS), compile=False)
     head = Classification(model, BertPreprocessor(BertTokenizer(VOCABULARY), SEQUENCE_LENGTH), LABELS)
     monkeypatch.setattr(loading, "load_head", lambda *_, **__: head)
     monkeypatch.setattr(export_run, "_decide", None)
     with pytest.raises(InputError, match="--bfloat16: expected a model that reads in both directions"):
-        _export("model", str(tmp_path / "served"), bfloat16=True)
+        _export(models["classification"], str(tmp_path / "served"), bfloat16=True)
     assert os.listdir(tmp_path) == []
 
 
@@ -303,17 +303,27 @@ def test_a_path_that_is_no_name_for_a_model(tmp_path, name):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"model_dir": "{}/nowhere"}, "nowhere"),
+        ({"model_dir": "{}/nowhere"}, "--model_dir=.*/nowhere: no such directory. Expected the folder model in the"),
+        ({"model_dir": "{}"}, ": holds no trained model. Expected task.json and model.keras, .*, or a preset.$"),
+        ({"model_dir": None, "preset": "{}"}, ": holds no trained model. Expected task.json and model.keras"),
         ({"model_dir": None}, "Name one model: --model_dir, .* or --preset. Received neither."),
         ({"model_dir": "a", "preset": "b"}, "Received both."),
         ({"model_dir": None, "preset": "{}/nowhere"}, "nowhere"),
     ],
 )
-def test_models_that_are_not_named_rightly(tmp_path, settings, message):
+def test_models_that_are_not_named_rightly(tmp_path, monkeypatch, settings, message):
     settings = {name: value and value.format(tmp_path) for name, value in settings.items()}
+    monkeypatch.setattr(loading, "load_head", None)  # TensorFlow, which that needs, takes seconds to import.
     with pytest.raises(InputError, match=message):
         _export(export_dir=str(tmp_path / "base"), **settings)
     assert os.listdir(tmp_path) == []
+
+
+def test_the_output_directory_in_place_of_its_model_is_named(tmp_path):
+    (tmp_path / "run" / "model").mkdir(parents=True)
+    (tmp_path / "run" / "model" / "task.json").write_text('{"task": "classification"}')
+    with pytest.raises(InputError, match="/run: holds no trained model. .* Give --model_dir=.*/run/model.$"):
+        _export(str(tmp_path / "run"), str(tmp_path / "served"))
 
 
 def test_a_failed_verification_is_one_line(models, tmp_path, monkeypatch):
