@@ -7,6 +7,7 @@ import os
 import shlex
 import zlib
 from collections.abc import Sequence
+from typing import ClassVar
 
 from keras_bert.errors import InputError
 from keras_bert.files import exists, expand_files, local_copy, open_file, read_optional_json, real_path
@@ -78,7 +79,10 @@ class StudentSettings(Settings):
             return cls, []
         directory = model_directory(named["teacher"])
         task = task_of(directory)
-        settings_class = type(cls.__name__, (StudentSettings, task.Settings), {})
+        own = {}
+        if "few_labels" in task.Settings.__dataclass_fields__:  # Ways to learn from labels alone, without a teacher.
+            own = {"few_labels": "off", "__annotations__": {"few_labels": ClassVar[str]}}
+        settings_class = type(cls.__name__, (StudentSettings, task.Settings), own)
         stages = {name.removeprefix("no") for name in named} & {"do_train", "do_eval", "do_predict"}
         default = [] if stages else ["--do_train", "--do_eval"]
         # Without an evaluation, no row of the training file is held out.

@@ -70,11 +70,6 @@ class _Student:
     # === Model ===
 
     def few_labels(self, rows, spec):
-        method = getattr(self.settings, "few_labels", None)
-        if method not in (None, "off"):
-            raise InputError(
-                f"--few_labels={method} learns from labels alone, a student from its teacher. Leave it out."
-            )
         return "off"
 
     def prepare(self, origin, trained):
