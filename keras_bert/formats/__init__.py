@@ -61,8 +61,13 @@ def located(path: str, purpose: str = "weights") -> Iterator[str]:
         extract(path, directory)
         inside = [name for name in os.listdir(directory) if name not in _NO_PART]
         alone = os.path.join(directory, inside[0]) if len(inside) == 1 else ""
+        content = alone if os.path.isdir(alone) else directory
         try:
-            yield alone if os.path.isdir(alone) else directory
+            if os.path.basename(path) == _SAVED_MODEL:  # It holds no other archive.
+                yield content
+                return
+            with located(content, purpose) as place:
+                yield place
         except InputError as error:  # The user knows the archive, not the directory.
             raise InputError(str(error).replace(directory, path)) from error
 

@@ -21,7 +21,7 @@ from keras_bert.encoder.backbone import BertBackbone
 from keras_bert.encoder.heads import PoolTokens, output_head
 from keras_bert.encoder.layer import arguments_of, keep_arguments, weights_follow
 from keras_bert.errors import InputError, first_line
-from keras_bert.files import keep_copies, read_optional_object
+from keras_bert.files import is_file, keep_copies, read_optional_object
 from keras_bert.models.rows import check_lengths, has_rows, make_batches, read_examples, read_rows, split_rows
 from keras_bert.presets import catalog, tokenizers, weights
 from keras_bert.tokenization.preprocessor import BertPreprocessor, after
@@ -315,10 +315,11 @@ class BertTask:
     def answer_settings_of(cls, preset: str | os.PathLike, checkpoint: weights.Checkpoint) -> dict:
         """Returns the `answer_settings` that a preset, or the `model/` directory of a run, keeps for this class."""
         kept = _task_of(cls, checkpoint.settings).get("answer_settings")
-        written = (
-            read_optional_object(os.path.join(os.path.expanduser(preset), "task.json")) if cls.trained_settings else {}
-        )
-        settings = {**(kept if isinstance(kept, dict) else {}), **written}
+        settings = dict(kept) if isinstance(kept, dict) else {}
+        if cls.trained_settings:
+            path = catalog.name_of(preset)
+            with catalog.located(path, "tokenizer") if is_file(path) else contextlib.nullcontext(path) as place:
+                settings |= read_optional_object(os.path.join(place, "task.json"))
         return {name: settings[name] for name in cls.trained_settings if name in settings}
 
     @classmethod

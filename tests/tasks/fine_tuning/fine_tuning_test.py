@@ -26,6 +26,8 @@ from tasks.text.bad_rows import BadRows
 
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(15))]
 
+FEATURES = {name: np.ones([1, 5], "int32") for name in ("token_ids", "segment_ids", "padding_mask")}
+
 
 class Mean(Objective):
     """Mean squared distance from labels of the same shape."""
@@ -411,6 +413,24 @@ def test_directories_of_models_that_are_none(preset, tmp_path):
     (directory / "model.keras").write_bytes(b"no zip")
     with pytest.raises(InputError, match="model.keras: cannot be loaded .* Train it again"):
         load_model(str(directory), "toy", "bert-toy")
+
+
+@pytest.mark.parametrize("folder", ["", "model"])
+def test_an_archive_of_a_trained_model_is_a_preset_like_its_directory(preset, tmp_path, folder):
+    model = BertTextClassifier(BertBackbone.from_preset(preset), labels=["no", "yes"], compile=False)
+    task = {"task": "classification", "labels": ["no", "yes"], "sequence_length": 9}
+    answers = {"num_texts": 1, "long_text": "truncate", "temperature": 2.0, "thresholds": [0.1, 0.9]}
+    directory = tmp_path / "run" / "model"
+    save_model(str(directory), model, BertTokenizer.from_preset(preset), task | answers)
+    right = model(FEATURES)
+    for kind in ("zip", "gztar"):
+        root = directory.parent if folder else directory
+        archive = shutil.make_archive(str(tmp_path / f"of_{kind}"), kind, root, folder or None)
+        again = BertTextClassifier.from_preset(archive)
+        assert (again.labels, again.preprocessor.sequence_length, again.answer_settings) == (["no", "yes"], 9, answers)
+        np.testing.assert_array_equal(again(FEATURES), right)
+        backbone = BertBackbone.from_preset(archive)
+        np.testing.assert_array_equal(backbone(FEATURES)["pooled_output"], model.backbone(FEATURES)["pooled_output"])
 
 
 def test_specs_that_are_none_are_named(preset, tmp_path):
