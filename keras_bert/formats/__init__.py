@@ -96,9 +96,12 @@ def format_of(path: str) -> types.ModuleType | None:
 
 
 def _guess(path: str, names: list[str]) -> str:
-    """Suggests the sub-directory or `.keras` file that was meant, if just one of `names` holds a checkpoint."""
+    """Suggests the sub-directory or `.keras` file that was meant, if just one of `names` holds a checkpoint.
+
+    In the output directory of a training it is the trained model, not the checkpoints that the training resumes from.
+    """
     inside = [os.path.join(path, name) for name in names if name not in _NO_PART]
-    candidates = [
+    candidates = [place for place in inside if os.path.isfile(os.path.join(place, _SAVED_MODEL))] or [
         place for place in inside if place.endswith(".keras") or (os.path.isdir(place) and _seems_checkpoint(place))
     ]
     return f" Did you mean {candidates[0]}?" if len(candidates) == 1 else ""

@@ -153,6 +153,16 @@ def test_the_model_of_a_training_is_named(tmp_path):
     refused(tmp_path, "no BERT checkpoint", f"Did you mean {tmp_path}/model.keras?", call=formats.find_format)
 
 
+def test_the_output_directory_of_a_training_points_to_its_model(tmp_path):
+    """Its checkpoints are one of a TensorFlow format, too, but with the optimizer's state for resuming."""
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "model.keras").touch()
+    (tmp_path / "checkpoints").mkdir()
+    for name in ("checkpoint", "ckpt-9.index", "ckpt-9.data-00000-of-00001"):
+        (tmp_path / "checkpoints" / name).touch()
+    refused(tmp_path, "no BERT checkpoint", f"Did you mean {tmp_path}/model?", call=formats.find_format)
+
+
 # === Damaged HDF5 ===
 
 
