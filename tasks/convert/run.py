@@ -25,6 +25,8 @@ from tasks import flags
 from tasks.settings import Settings, setting
 
 TO_FORMATS = {"keras": "keras_preset", "keras_hub": "keras_hub", "hugging_face": "hugging_face", "google": "google"}
+# What `task.json` says of a classifier that answers as any other program would; nothing is lost with these.
+_PLAIN = {"long_text": "truncate", "temperature": 1.0, "thresholds": None}
 
 
 class ConversionSettings(Settings):
@@ -83,7 +85,7 @@ def convert(settings: ConversionSettings):
         if answers := model_class.answer_settings_of(source, checkpoint) if model_class else {}:
             task = {**task, "answer_settings": answers}
             checkpoint = dataclasses.replace(checkpoint, settings={**checkpoint.settings, "task": task})
-        lost = answers.keys() - {"num_texts"}
+        lost = {name for name, value in answers.items() if name != "num_texts" and value != _PLAIN.get(name, ...)}
         if settings.to_format in ("google", "keras_hub"):
             own = {"labels": checkpoint.labels, **task}
             lost |= {name for name in ("labels", "multi_label", "normalize", "pooling", "prompts") if own.get(name)}

@@ -33,6 +33,7 @@ from keras_bert.presets import weights
 from tasks.convert import proof as conversion_proof
 from tasks.convert import run as bert_convert
 from tasks.convert.run import TO_FORMATS, ConversionSettings
+from tasks.fine_tuning.model_files import save_model
 from tasks.report.card import find_card
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"]
@@ -204,6 +205,25 @@ def test_what_a_format_has_no_place_for_is_named(tmp_path):
     )
     proof = convert(str(tmp_path / "squad"), str(tmp_path / "qa"), to_format="hugging_face")
     assert proof.left_out == ["pooled_dense"] and "question_answering" in proof.differences
+
+
+@pytest.mark.parametrize(
+    ("answers", "is_lost"),
+    [
+        ({"num_texts": 1, "long_text": "truncate", "temperature": 1.0, "thresholds": None}, False),
+        ({"num_texts": 1, "long_text": "mean", "temperature": 0.5, "thresholds": [0.5, 0.9]}, True),
+    ],
+    ids=["plain", "chosen"],
+)
+def test_settings_of_answers_are_named_where_they_change_something(tmp_path, answers, is_lost, caplog):
+    """Every run of bert-classify writes all of them into task.json."""
+    model = BertTextClassifier(BertBackbone(len(PIECES), 1, 2, 8, 16), 2, compile=False)
+    task = {"task": "classification", "labels": ["a", "b"], "sequence_length": 512, **answers}
+    save_model(str(tmp_path / "model"), model, BertTokenizer(PIECES), task)
+    target = str(tmp_path / "out")
+    convert(str(tmp_path / "model"), target, to_format="hugging_face", compare_with_peers=False)
+    told = "cannot store the model's long_text, temperature, thresholds; --to_format=keras can."
+    assert (told in caplog.text) if is_lost else ("cannot store" not in caplog.text)
 
 
 @pytest.mark.parametrize("to_format", ["google", "keras_hub"])
