@@ -8,7 +8,7 @@ import re
 import urllib.parse
 
 from keras_bert.errors import InputError
-from keras_bert.files import is_directory, is_file, list_directory
+from keras_bert.files import absolute, is_directory, is_file, list_directory
 
 MAX_VERSION = 2**63 - 1  # TensorFlow Serving reads a version into an int64.
 
@@ -68,6 +68,9 @@ def existing_versions(model_base_path: str) -> list[tuple[int, str]]:
     if not is_directory(model_base_path):
         raise InputError(f"{model_base_path}: no such directory. Give the base path that bert-export wrote to.")
     versions = complete_versions(model_base_path)
+    if not versions and is_file(os.path.join(model_base_path, "saved_model.pb")):
+        parent = os.path.dirname(absolute(model_base_path))
+        raise InputError(f"{model_base_path}: a version of a model. Give the directory of its versions, {parent}.")
     if not versions:
         raise InputError(
             f"{model_base_path}: no version found. Expected numeric directories with a saved_model.pb, such as "

@@ -36,6 +36,10 @@ def test_base_path_errors_name_the_path(tmp_path):
         base_paths.existing_versions(str(tmp_path / "nowhere"))
     with pytest.raises(InputError, match="no version found"):
         base_paths.existing_versions(str(tmp_path))
+    (tmp_path / "saved_model.pb").touch()
+    message = f"{tmp_path}/: a version of a model. Give the directory of its versions, {tmp_path.parent}.$"
+    with pytest.raises(InputError, match=message):
+        base_paths.existing_versions(f"{tmp_path}/")
 
 
 def test_leading_zeros_count_as_for_tensorflow_serving(tmp_path, base_path):
