@@ -289,6 +289,7 @@ class BertTask:
             InputError: as `BertBackbone.from_preset`; or the number of the head's outputs is unknown.
         """
         own, overrides = cls._split(settings)
+        given = own.keys() - {"preprocessor", "compile", "name"}  # An error may be about these, not about the saved.
         # The preprocessor comes first, so that a bad tokenizer is refused before weights are downloaded.
         if "preprocessor" not in own and tokenizers.has_tokenizer(preset):
             of_text = {"lowercase": lowercase, "max_sequence_length": overrides.get("max_sequence_length")}
@@ -296,13 +297,13 @@ class BertTask:
         if not load_weights:
             stored = cls._as_saved(weights.read_settings(preset), overrides)
             backbone = BertBackbone.from_preset(preset, load_weights=False, dtype=dtype, **overrides)
-            return cls._construct(backbone, cls._merge(stored, own, preset), preset, stored)
+            return cls._construct(backbone, cls._merge(stored, own, preset), preset, None if given else stored)
         with weights.open_checkpoint(preset) as checkpoint:
             # The tensors, rather than `task.json`, determine how many outputs a head has.
             saved = cls._as_saved(checkpoint.settings, overrides)
             overrides = weights.as_saved(checkpoint.settings, dtype=dtype, **overrides)
             own = cls._merge(saved | cls._settings_of(checkpoint), own, preset)
-            model, misfits = cls._build(checkpoint, own, overrides, saved)
+            model, misfits = cls._build(checkpoint, own, overrides, None if given else saved)
             has_layer = any(layer.name == cls.heads[0] for layer in model.layers)
             if has_layer and not cls.heads_are_pretrained and cls.heads[0] not in checkpoint.heads:
                 logging.warning("%s: has no %s head; it starts from random weights.", preset, cls.heads[0])
@@ -446,6 +447,8 @@ class LabeledTask(BertTask):
             raise ValueError(f"`pooling` must be {allowed}. Received: pooling={pooling!r}")
         if multi_label and not self.uses_pooler:
             raise ValueError(f"`multi_label` must be False for a head on every token. Received: {multi_label=}")
+        if isinstance(labels, str):
+            raise ValueError(f"`labels` must be a list of str. Received: {labels=}")
         labels = None if labels is None else list(labels)  # pandas' `unique()` returns an array.
         num_classes = len(labels) if num_classes is None and labels else num_classes
         if num_classes is None or num_classes < 1:

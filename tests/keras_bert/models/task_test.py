@@ -214,6 +214,16 @@ def test_the_activation_of_the_saved_classes_is_only_theirs(preset, tmp_path, lo
         assert model.activation == activation, given
 
 
+@pytest.mark.parametrize("load_weights", [True, False])
+def test_wrong_arguments_of_the_call_are_not_blamed_on_the_file(preset, load_weights):
+    for wrong, message in (
+        ({"labels": ["a", "b"], "num_classes": 3}, r"^`labels` must be distinct str, one per class. Received: num_cl"),
+        ({"pooling": "sum"}, r"^`pooling` must be one of mean, cls, max. Received: pooling='sum'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            keras_bert.BertTextClassifier.from_preset(preset, load_weights=load_weights, **wrong)
+
+
 def test_a_loaded_model_may_be_named(preset):
     model = keras_bert.BertTextClassifier.from_preset(preset, name="mood")
     assert model.name == "mood" and model.backbone.name != "mood"

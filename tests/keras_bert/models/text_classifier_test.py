@@ -463,6 +463,8 @@ def test_what_does_not_fit_is_refused(trained):
         BertTextClassifier(trained.backbone)
     with pytest.raises(ValueError, match=r"distinct str, one per class. Received: num_classes=3, labels=\['a', 'b'\]"):
         BertTextClassifier(trained.backbone, 3, labels=["a", "b"])
+    with pytest.raises(ValueError, match="`labels` must be a list of str. Received: labels='ab'"):
+        BertTextClassifier(trained.backbone, labels="ab")
     with pytest.raises(ValueError, match="`pooling` must be one of mean, cls, max. Received: pooling='sum'"):
         BertTextClassifier(trained.backbone, 2, pooling="sum")
     with pytest.raises(ValueError, match="`pooling` must be None for a head on every token. Received: pooling='mean'"):
