@@ -15,7 +15,7 @@ _RUNTIME_OPERATORS = "com.microsoft"  # ONNX Runtime's own.
 _LARGEST_INT8 = 64
 _STANDARD_ACTIVATIONS = {
     **{"linear": "Identity", "relu": "Relu", "tanh": "Tanh", "sigmoid": "Sigmoid"},
-    "softmax": "Softmax",  # Of the last axis, ONNX's default.
+    "softmax": "Softmax",  # Along the last axis by default.
 }
 
 Axes = Sequence[int | str]
