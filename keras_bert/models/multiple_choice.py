@@ -108,3 +108,9 @@ class BertMultipleChoice(BertTask, keras_nlp.models.Task):
         pooled = backbone({name: flatten[name](value) for name, value in inputs.items()})["pooled_output"]  # [B * K, H]
         scores = head(output_dropout(pooled))  # [B * K, 1]
         super().__init__(inputs=inputs, outputs=ops.reshape(scores, (-1, num_choices)), **kwargs)
+
+    def preprocess_samples(self, x, y=None, sample_weight=None):
+        count = getattr(x[1], "shape", (None,))[-1] if isinstance(x, tuple) else None
+        if count not in (None, self.num_choices):  # `fit` would fail only as it reshapes the scores.
+            raise ValueError(f"`x` must have {self.num_choices} choices for each context. Received: {count}")
+        return super().preprocess_samples(x, y, sample_weight)

@@ -72,6 +72,15 @@ def test_contexts_without_choices_are_refused():
         BertMultipleChoicePreprocessor(toy_tasks.tokenizer(), 16)(tf.constant(["a"]))
 
 
+def test_more_choices_than_the_model_has_are_refused():
+    preprocessor = BertMultipleChoicePreprocessor(toy_tasks.tokenizer(), 8)
+    model = BertMultipleChoice(toy_tasks.backbone(), num_choices=2, preprocessor=preprocessor)
+    rows = (["the cat", "a dog"], [["sat", "ran", "big"]] * 2)
+    for call in (lambda: model.predict(rows, verbose=0), lambda: model.fit(rows, [0, 1], verbose=0)):
+        with pytest.raises(ValueError, match="`x` must have 2 choices for each context. Received: 3"):
+            call()
+
+
 def test_fewer_than_two_choices_are_no_choice():
     with pytest.raises(ValueError, match="`num_choices` must be at least 2. Received: num_choices=1"):
         BertMultipleChoice(toy_tasks.backbone(), 1)
