@@ -178,6 +178,8 @@ class BertTask:
         check_lengths("`validation_data`", held_out)
         x, y, sample_weight = read_examples(x, y, sample_weight)
         if has_rows(x):
+            if y is None and self.loss is not None and not self.heads_are_pretrained:
+                raise ValueError("`y` must have a label for each row of `x`. Received: y=None")
             columns = keras.utils.pack_x_y_sample_weight(x, y, sample_weight)
             if validation_split and held_out is None:
                 columns, held_out = split_rows(columns, validation_split)

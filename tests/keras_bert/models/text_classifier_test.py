@@ -417,6 +417,11 @@ def test_probabilities_have_the_loss_of_their_logits(trained, preprocessor):
     np.testing.assert_allclose(model.evaluate(samples, verbose=0), trained.evaluate(samples, verbose=0), atol=1e-5)
 
 
+def test_rows_without_labels_are_refused(trained):
+    with pytest.raises(ValueError, match="`y` must have a label for each row of `x`. Received: y=None"):
+        trained.fit(["the cat", "a dog"], verbose=0)
+
+
 def test_it_is_compiled_from_the_start_unless_told_otherwise(trained):
     model = BertTextClassifier(trained.backbone, 2)
     assert type(model.optimizer) is keras.optimizers.Adam and np.isclose(model.optimizer.learning_rate, 5e-5)
