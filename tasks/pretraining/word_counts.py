@@ -16,10 +16,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 
 from keras_bert.errors import InputError
-from keras_bert.files import file_size, parsing
+from keras_bert.files import atomic_path, file_size, parsing
 from keras_bert.tokenization.normalizer import MAX_WORD_LENGTH, split_words
 from tasks.text.blocks import Block, block_bytes, count_bytes, opened, read_block, text_blocks
-from tasks.text.steps import create_whole, run_step
+from tasks.text.steps import run_step
 
 # Bytes. With smaller blocks, more of them repeat a word, so that more counts are merged.
 _SMALLEST_BLOCK = 1 << 22
@@ -162,7 +162,7 @@ def _count_block(directory: str, task: tuple[bool, str, Block]) -> None:
 def write_counts(path: str, do_lower_case: bool, num_words: int, counts: Iterable[tuple[bytes, int]]) -> None:
     """Writes a count file atomically. `counts` must be sorted by word."""
     header = {"do_lower_case": do_lower_case, "words": num_words}
-    with create_whole(path) as temporary, open(temporary, "wb") as file:
+    with atomic_path(path) as temporary, open(temporary, "wb") as file:
         file.write(_MAGIC + json.dumps(header).encode() + b"\n")
         file.writelines(b"%b\t%d\n" % pair for pair in counts)
 

@@ -69,29 +69,7 @@ def _run_task(function: Callable, results: str, directory: str, waiting: tuple) 
     name, task, _ = waiting
     path = os.path.join(results, name)
     if not files.exists(path):  # A cluster repeats the tasks that a lost worker had finished.
-        result = function(directory, task)
-        with create_whole(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
-            json.dump(result, file)
-
-
-@contextlib.contextmanager
-def create_whole(path: str) -> Iterator[str]:
-    """Yields a temporary path for a file, which is renamed to `path` at the end, or removed after an error.
-
-    Unlike `files.atomic_path`, which removes the leftovers of killed processes, this lets several machines write the
-    same file at the same time, as clusters do when they repeat a slow task.
-    """
-    if files.is_remote(path):
-        with files.atomic_path(path) as temporary:
-            yield temporary
-        return
-    temporary = f"{path}.partial-{secrets.token_hex(8)}"
-    try:
-        yield temporary
-        os.replace(temporary, path)
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.remove(temporary)
+        files.write_lines(path, [json.dumps(function(directory, task))])
 
 
 # === Scratch directories ===

@@ -9,8 +9,9 @@ import sys
 
 import pytest
 
+from keras_bert import files
 from keras_bert.errors import InputError
-from keras_bert.files import atomic_path, expand_files, is_alive, read_json, read_lines, write_json
+from keras_bert.files import atomic_path, expand_files, is_alive, read_json, read_lines, write_json, write_lines
 
 
 def test_lines_end_at_line_feeds_only(tmp_path):
@@ -121,6 +122,16 @@ def test_a_directory_survives_an_interruption_between_the_renames(tmp_path, monk
         write_directory(path, "new")
     assert os.listdir(path) == ["old"]
     assert os.listdir(tmp_path) == ["model"]
+
+
+def test_two_machines_may_write_one_file_at_the_same_time(tmp_path, monkeypatch):
+    path = str(tmp_path / "out")
+    with atomic_path(path) as first, open(first, "w") as file, monkeypatch.context() as elsewhere:
+        elsewhere.setattr(files, "_MACHINE", "another-machine")
+        write_lines(path, ["second"])
+        file.write("first")
+    assert (tmp_path / "out").read_text() == "first"
+    assert os.listdir(tmp_path) == ["out"]
 
 
 @pytest.fixture

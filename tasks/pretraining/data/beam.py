@@ -5,17 +5,15 @@ driver or between workers. All workers must reach the text and the directory of 
 in a bucket.
 """
 
-import hashlib
-import json
 import os
+import secrets
 from collections.abc import Callable, Iterable, Iterator
 
 import apache_beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from keras_bert.errors import InputError
-from keras_bert.files import list_directory, make_directory, read_json, remove_path
-from tasks.text.steps import create_whole
+from keras_bert.files import list_directory, make_directory, read_json, remove_path, write_json
 
 _RUNNERS = {"dask": "apache_beam.runners.dask.dask_runner.DaskRunner", "portable": "PortableRunner"}
 
@@ -75,6 +73,4 @@ def _run(argument: object, function: Callable, shared: tuple, errors: str) -> No
     try:
         function(*shared, argument)
     except InputError as error:  # A pipeline would bury it in an error of its own, and try again.
-        path = os.path.join(errors, hashlib.sha256(str(error).encode()).hexdigest())
-        with create_whole(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
-            json.dump(str(error), file)
+        write_json(os.path.join(errors, secrets.token_hex(8)), str(error))

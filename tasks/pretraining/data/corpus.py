@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from keras_bert.errors import InputError
+from keras_bert.files import atomic_path
 from tasks.pretraining.data.token_store import Corpus, write_store
 from tasks.pretraining.data.workspace import Workspace, open_workspace
 from tasks.text.blocks import Block, split_block
-from tasks.text.steps import create_whole
 
 _BYTES_PER_TOKEN = 4  # In English, which gives one store per block. Text with shorter tokens gives several.
 
@@ -33,7 +33,7 @@ def tokenize_block(directory: str, task: tuple[int, Block]) -> list[tuple[int, i
     figures = []
     texts = split_block(block, workspace.settings.input_format)
     for corpus, is_continued in _tokenized(workspace, texts):
-        with create_whole(workspace.store_path(number, len(figures))) as temporary, open(temporary, "wb") as file:
+        with atomic_path(workspace.store_path(number, len(figures))) as temporary, open(temporary, "wb") as file:
             write_store(file, corpus)
         figures.append((len(corpus.token_ids), corpus.num_sentences, corpus.num_documents, is_continued))
     return figures

@@ -109,8 +109,8 @@ def read_indexes(files: list[str], **lengths: int) -> list[ShardIndex]:
             for path, index in zip(missing, pool.map(scan, missing), strict=True):
                 indexes[path] = index
                 # Without the permission to write it, every training makes it again.
-                with contextlib.suppress(InputError, PermissionError), atomic_path(index_path(path)) as temporary:
-                    write_arrays(temporary, index)
+                with contextlib.suppress(InputError, PermissionError):
+                    write_arrays(index_path(path), index)
     for path, index in indexes.items():
         if index.sizes.tolist() != list(lengths.values()):
             raise InputError(
@@ -121,8 +121,8 @@ def read_indexes(files: list[str], **lengths: int) -> list[ShardIndex]:
 
 
 def write_arrays(path: str, arrays: NamedTuple) -> None:
-    """Writes an index, or figures of records."""
-    with open(path, "wb") as file:
+    """Writes an index, or figures of records, atomically."""
+    with atomic_path(path) as temporary, open(temporary, "wb") as file:
         np.savez(file, **arrays._asdict())
 
 

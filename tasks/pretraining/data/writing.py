@@ -18,7 +18,7 @@ from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-from keras_bert.files import exists, open_file, remove_path
+from keras_bert.files import atomic_path, exists, open_file, remove_path
 from tasks.pretraining.data import token_store
 from tasks.pretraining.data.counter_random import random_order
 from tasks.pretraining.data.masking import mask_batch
@@ -27,7 +27,6 @@ from tasks.pretraining.data.report import count_batch
 from tasks.pretraining.data.shard_index import RecordFigures, make_index, read_arrays, write_arrays
 from tasks.pretraining.data.token_store import Corpus, read_store
 from tasks.pretraining.data.workspace import Workspace, open_workspace
-from tasks.text.steps import create_whole
 
 _INSTANCES_AT_ONCE = 512
 SPECIAL_TOKENS = 3  # [CLS] before the first segment, [SEP] after each
@@ -91,10 +90,9 @@ def _write_part(workspace: Workspace, path: str, corpus: Corpus, pairs: np.ndarr
             counts.append(count_batch(batch, lengths, part[:, 4], rules.mask_token_id))
             yield RecordFigures.of(features, record_bytes)
 
-    with create_whole(path) as temporary, open(temporary, "wb") as file:
+    with atomic_path(path) as temporary, open(temporary, "wb") as file:
         figures = RecordFigures.join(write(file))
-    with create_whole(f"{path}.npz") as temporary:
-        write_arrays(temporary, figures)
+    write_arrays(f"{path}.npz", figures)
     return sum(counts)
 
 
@@ -104,14 +102,13 @@ def join_shard(directory: str, shard: int) -> None:
     path = workspace.shard_path(shard)
     parts = [workspace.part_path(shard, block) for block in workspace.plan.blocks_of(shard)]
     if not exists(path):
-        with create_whole(path) as temporary, open(temporary, "wb") as target:
+        with atomic_path(path) as temporary, open(temporary, "wb") as target:
             for part in parts:
                 with open_file(part) as source:
                     shutil.copyfileobj(source, target, 1 << 20)
     figures = RecordFigures.join(read_arrays(f"{part}.npz", RecordFigures) for part in parts)
     sizes = (workspace.settings.max_seq_length, workspace.settings.max_predictions_per_seq)
-    with create_whole(f"{path}.npz") as temporary:
-        write_arrays(temporary, make_index(path, figures, sizes))
+    write_arrays(f"{path}.npz", make_index(path, figures, sizes))
     for part in parts:
         remove_path(part)
 

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from tasks.text.parallel import LocalPool
-from tasks.text.steps import create_whole, run_step
+from tasks.text.steps import run_step
 
 DONE = []
 
@@ -47,17 +47,3 @@ def test_a_cluster_that_does_everything_twice_does_nothing_twice(tmp_path):
     (tmp_path / "may").write_text("")
     assert run(str(tmp_path), Cluster()) == [0, 1, 4, 9, 16, 25]
     assert DONE == list(range(6))
-
-
-def test_a_file_appears_whole_or_not_at_all(tmp_path):
-    path = tmp_path / "file"
-    with pytest.raises(KeyError), create_whole(str(path)) as temporary:
-        open(temporary, "w").close()
-        raise KeyError
-    assert os.listdir(tmp_path) == []
-    with create_whole(str(path)) as first, create_whole(str(path)) as second:  # Two machines at once.
-        assert first != second
-        for temporary in (first, second):
-            with open(temporary, "w") as file:
-                file.write("x")
-    assert os.listdir(tmp_path) == ["file"]
