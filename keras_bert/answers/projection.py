@@ -11,7 +11,6 @@ U spans' different first tokens, M places that a search still looks at. All coun
 
 from typing import NamedTuple
 
-import numpy as np
 import tensorflow as tf
 import tensorflow_text as tf_text
 
@@ -41,80 +40,58 @@ class NormalizedWords(NamedTuple):
     row_splits: tf.Tensor
 
 
-class WordSplitter:
-    """Splits texts into words, punctuation characters and ideographs, normalized, as the tokenizer does.
+def split_words(texts: tf.Tensor, lowercase: bool) -> NormalizedWords:
+    """Splits texts, string [B], into words, punctuation characters and ideographs, normalized, as the tokenizer does.
 
     It is `keras_bert.tokenization.normalizer.split_words` in the graph. B texts have V words of N characters.
-
-    Args:
-        lowercase: bool.
     """
+    normalizer = tf_text.FastBertNormalizer(model_buffer=as_constant(normalizer_model(lowercase)))
+    exact = ExactNormalizer(lowercase, normalizer.normalize, replaces_long_words=False)
+    normalized = normalizer.normalize(texts)
+    is_doubtful = tf.strings.regex_full_match(normalized, _HOLDS_MARKER)
 
-    def __init__(self, lowercase: bool):
-        self._normalizer = tf_text.FastBertNormalizer(model_buffer=as_constant(normalizer_model(lowercase)))
-        self._exact = ExactNormalizer(lowercase, self._normalizer.normalize, replaces_long_words=False)
-        # A word that no piece matches becomes one token. (The op requires at least one piece.)
-        self._splitter = wordpiece_op(as_constant(wordpiece_model([MARKER, NO_PIECE], _NO_LIMIT)))
+    def exactly():
+        rows = tf.where(is_doubtful)
+        return tf.tensor_scatter_nd_update(normalized, rows, exact(tf.gather_nd(texts, rows))[0])
 
-    def __call__(self, texts: tf.Tensor) -> NormalizedWords:
-        """Splits `texts`, string [B]."""
-        normalized = self._normalize(texts)
-        _, starts, _ = self._splitter.tokenize_with_offsets(normalized)
-        codes, offsets = tf.strings.unicode_decode_with_offsets(normalized, "UTF-8")
-        is_inside = codes.values != ord(" ")
-        bases = tf.cumsum(tf.cast(tf.strings.length(normalized), tf.int64), exclusive=True)
-        offsets = tf.boolean_mask(offsets.values + tf.gather(bases, row_ids(offsets.row_splits)), is_inside)
-        first_offsets = starts.values + tf.gather(bases, row_ids(starts.row_splits))
-        word_starts = tf.concat([bisect(offsets, first_offsets), [tf.size(offsets, tf.int64)]], axis=0)
-        return NormalizedWords(tf.boolean_mask(codes.values, is_inside), word_starts, starts.row_splits)
-
-    def _normalize(self, texts: tf.Tensor) -> tf.Tensor:
-        normalized = self._normalizer.normalize(texts)
-        is_doubtful = tf.strings.regex_full_match(normalized, _HOLDS_MARKER)
-
-        def exactly():
-            rows = tf.where(is_doubtful)
-            return tf.tensor_scatter_nd_update(normalized, rows, self._exact(tf.gather_nd(texts, rows))[0])
-
-        return tf.cond(tf.reduce_any(is_doubtful), exactly, lambda: normalized)
+    normalized = tf.cond(tf.reduce_any(is_doubtful), exactly, lambda: normalized)
+    # A word that no piece matches becomes one token. (The op requires at least one piece.)
+    splitter = wordpiece_op(as_constant(wordpiece_model([MARKER, NO_PIECE], _NO_LIMIT)))
+    _, starts, _ = splitter.tokenize_with_offsets(normalized)
+    codes, offsets = tf.strings.unicode_decode_with_offsets(normalized, "UTF-8")
+    is_inside = codes.values != ord(" ")
+    bases = tf.cumsum(tf.cast(tf.strings.length(normalized), tf.int64), exclusive=True)
+    offsets = tf.boolean_mask(offsets.values + tf.gather(bases, row_ids(offsets.row_splits)), is_inside)
+    first_offsets = starts.values + tf.gather(bases, row_ids(starts.row_splits))
+    word_starts = tf.concat([bisect(offsets, first_offsets), [tf.size(offsets, tf.int64)]], axis=0)
+    return NormalizedWords(tf.boolean_mask(codes.values, is_inside), word_starts, starts.row_splits)
 
 
-class Projector:
-    """Projects spans of tokens.
+def _place_tokens(source: SourceText, tokenizer, words: NormalizedWords) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Returns where each token starts and ends (exclusive) among the N normalized characters, int64 [T] each.
 
-    Args:
-        tokenizer: BertTokenizer.
+    The third result is bool [T], True for special tokens, [UNK] among them.
     """
-
-    def __init__(self, tokenizer):
-        pieces, unknown = tokenizer.get_vocabulary(), tokenizer.unk_token
-        self._unknown_id = tokenizer.unk_token_id
-        lengths = [len(piece.removeprefix("##")) for piece in pieces]
-        begins = [not piece.startswith("##") or piece == unknown for piece in pieces]
-        self._lengths, self._begins = np.array(lengths, np.int64), np.array(begins)
-        self._split = WordSplitter(tokenizer.lowercase)
-
-    def __call__(self, source: SourceText) -> "Projection":
-        """Prepares the projection of spans of `source`."""
-        words = self._split(source.texts)
-        # A special token that is written out in the text: no other token has brackets at both ends.
-        firsts, lasts = (tf.gather(source.codes, at) for at in (source.token_starts, source.token_ends - 1))
-        is_special = (firsts == ord("[")) & (lasts == ord("]"))
-        is_unknown = (source.token_ids == self._unknown_id) & ~is_special
-        # Where each token starts among the normalized characters.
-        begins = tf.cast(tf.gather(self._begins, source.token_ids), tf.int64)
-        begins = tf.where(is_special, tf.constant(3, tf.int64), begins)  # Two brackets and a name.
-        # Words are counted text by text, since some words of a cut text have no token.
-        number = tf.pad(tf.cumsum(begins), [[1, 0]])
-        row_starts = tf.gather(source.token_splits, source.token_rows)
-        word = tf.gather(words.row_splits, source.token_rows) + number[1:] - 1 - tf.gather(number, row_starts)
-        word_lengths = tf.gather(words.starts, word + 1) - tf.gather(words.starts, word)
-        lengths = tf.where(is_unknown, word_lengths, tf.gather(self._lengths, source.token_ids))
-        # Tokens follow each other without gaps.
-        sums = tf.pad(tf.cumsum(lengths), [[1, 0]])
-        first = tf.gather(words.starts, tf.gather(words.row_splits, source.token_rows))
-        starts = first + sums[:-1] - tf.gather(sums, row_starts)
-        return Projection(source, words, is_unknown | is_special, starts, starts + lengths)
+    # A special token that is written out in the text: no other token has brackets at both ends.
+    firsts, lasts = (tf.gather(source.codes, at) for at in (source.token_starts, source.token_ends - 1))
+    is_special = (firsts == ord("[")) & (lasts == ord("]"))
+    is_unknown = (source.token_ids == tokenizer.unk_token_id) & ~is_special
+    pieces, unknown = tokenizer.get_vocabulary(), tokenizer.unk_token
+    begins = tf.constant([not piece.startswith("##") or piece == unknown for piece in pieces])
+    lengths = tf.constant([len(piece.removeprefix("##")) for piece in pieces], tf.int64)
+    begins = tf.cast(tf.gather(begins, source.token_ids), tf.int64)
+    begins = tf.where(is_special, tf.constant(3, tf.int64), begins)  # Two brackets and a name.
+    # Words are counted text by text, since some words of a cut text have no token.
+    number = tf.pad(tf.cumsum(begins), [[1, 0]])
+    row_starts = tf.gather(source.token_splits, source.token_rows)
+    word = tf.gather(words.row_splits, source.token_rows) + number[1:] - 1 - tf.gather(number, row_starts)
+    word_lengths = tf.gather(words.starts, word + 1) - tf.gather(words.starts, word)
+    lengths = tf.where(is_unknown, word_lengths, tf.gather(lengths, source.token_ids))
+    # Tokens follow each other without gaps.
+    sums = tf.pad(tf.cumsum(lengths), [[1, 0]])
+    first = tf.gather(words.starts, tf.gather(words.row_splits, source.token_rows))
+    starts = first + sums[:-1] - tf.gather(sums, row_starts)
+    return starts, starts + lengths, is_unknown | is_special
 
 
 class Projection:
@@ -122,17 +99,16 @@ class Projection:
 
     Args:
         source: the texts.
-        words: their normalized words.
-        is_unknown: bool [T], True for special tokens, [UNK] among them.
-        starts, ends: int64 [T], where each token starts and ends (exclusive) among the N normalized characters.
+        tokenizer: BertTokenizer that read them.
 
     Attributes:
-        starts, ends: as given.
+        starts, ends: int64 [T], where each token starts and ends (exclusive) among the N normalized characters.
         places: int64 [G], index among the C characters of each that is not white space.
     """
 
-    def __init__(self, source: SourceText, words: NormalizedWords, is_unknown, starts, ends):
-        self.starts, self.ends = starts, ends
+    def __init__(self, source: SourceText, tokenizer):
+        words = split_words(source.texts, tokenizer.lowercase)
+        self.starts, self.ends, is_unknown = _place_tokens(source, tokenizer, words)
         self._num_unknown = tf.pad(tf.cumsum(tf.cast(is_unknown, tf.int64)), [[1, 0]])  # [T + 1], before each token
         # The N normalized characters; those that begin a word are marked.
         first_codes = tf.cast(words.starts[:-1], tf.int32)[:, tf.newaxis]
@@ -156,8 +132,8 @@ class Projection:
         word_firsts = tf.concat([tf.squeeze(tf.where(begins), 1), [size]], axis=0)
         word = tf.gather(word_of, bisect(self.places, source.token_starts)) - 1
         self._firsts, self._limits = tf.gather(word_firsts, word), tf.gather(word_firsts, word + 1)
-        self._word_starts = tf.gather(starts, bisect(word, word))
-        self._word_ends = tf.gather(ends, bisect(word, word, "right") - 1)
+        self._word_starts = tf.gather(self.starts, bisect(word, word))
+        self._word_ends = tf.gather(self.ends, bisect(word, word, "right") - 1)
 
     def spans(self, firsts: tf.Tensor, lasts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Projects the spans from token `firsts` to token `lasts` (inclusive), int64 [P].

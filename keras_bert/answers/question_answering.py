@@ -96,12 +96,12 @@ class SpanAnswers(WindowedAnswers):
 
     def answer_by(self, logits_of, question, context):
         # Imported here, since it needs tensorflow-text, which not every machine has.
-        from keras_bert.answers.projection import Projector
+        from keras_bert.answers.projection import Projection
 
         num_rows = tf.size(question, tf.int64)
         source, windows, layout = self.read(question, context)
         logits = logits_of(layout.inputs)
-        projection = Projector(self.preprocessor.tokenizer)(source)
+        projection = Projection(source, self.preprocessor.tokenizer)
         candidates, nulls = nbest.find_candidates(windows, layout, logits, projection, num_rows, self.choice)
         listed = nbest.list_answers(candidates, projection, num_rows, self.choice)
         return self._outputs(listed, *nbest.choose(listed, nulls, self.choice), projection, source)

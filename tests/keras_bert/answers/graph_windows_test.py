@@ -1,5 +1,6 @@
 """Windows, word splits and projections in the graph: against the Python of the tasks, on random and hostile texts."""
 
+import functools
 import random
 
 import fuzzing
@@ -11,8 +12,8 @@ from tokenizer_texts import alphabet_vocabulary, fuzzed_texts
 from toy_answering import read_text
 
 from keras_bert import BertTokenizer
+from keras_bert.answers import projection as graph_projection
 from keras_bert.answers import windows as graph_windows
-from keras_bert.answers.projection import Projector, WordSplitter
 from keras_bert.answers.source_text import BYTES_PER_TOKEN, SourceText, cut_texts
 from keras_bert.tokenization.normalizer import split_words, substitutes
 from keras_bert.tokenization.python_tokenizer import PythonBertTokenizer
@@ -165,7 +166,8 @@ def test_words_equal_the_normalizer_s(lowercase):
         "A\u0301" * 250,
         "\U0001d160" * 90,
     ]
-    split = tf.function(WordSplitter(lowercase), input_signature=[tf.TensorSpec([None], tf.string)], autograph=False)
+    split = functools.partial(graph_projection.split_words, lowercase=lowercase)
+    split = tf.function(split, input_signature=[tf.TensorSpec([None], tf.string)], autograph=False)
     words = split(tf.constant(texts))
     codes, starts, rows = (column.numpy() for column in words)
     for text, first, limit in zip(texts, rows[:-1], rows[1:], strict=True):
@@ -175,7 +177,7 @@ def test_words_equal_the_normalizer_s(lowercase):
 
 
 def test_no_text_has_no_words():
-    words = WordSplitter(True)(tf.constant([], tf.string))
+    words = graph_projection.split_words(tf.constant([], tf.string), True)
     assert [column.numpy().tolist() for column in words] == [[], [0], [0]]
 
 
@@ -221,7 +223,7 @@ def _check_projections(tokenizer, contexts, generator) -> int:
     """Compares spans of all contexts with the task's; returns how many."""
     python = PythonBertTokenizer.of(tokenizer)
     source = SourceText(tf.constant(contexts), tokenizer, 10_000)
-    projection, splits = Projector(tokenizer)(source), source.token_splits.numpy()
+    projection, splits = graph_projection.Projection(source, tokenizer), source.token_splits.numpy()
     spans, expected = [], []
     for context, first, limit in zip(contexts, splits[:-1], splits[1:], strict=True):
         ids, starts, _ = python.tokenize_with_offsets(context)
