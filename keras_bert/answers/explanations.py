@@ -8,7 +8,6 @@ Shapes: B texts, S sequence, N words of all texts, C classes.
 
 import contextlib
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
 
 import keras
 import tensorflow as tf
@@ -23,19 +22,6 @@ from keras_bert.answers.tables import Table
 from keras_bert.answers.text_bounds import most_bytes
 
 Tensors = Mapping[str, tf.Tensor]
-
-
-class Places(NamedTuple):
-    """The positions of words in the sequences that the model reads, int64 [N] each.
-
-    Attributes:
-        rows: index of each word's text.
-        firsts, limits: position of each word's first token, and the position after its last.
-    """
-
-    rows: tf.Tensor
-    firsts: tf.Tensor
-    limits: tf.Tensor
 
 
 class Explanations(Answers):
@@ -70,19 +56,19 @@ class Explanations(Answers):
             texts: `text_inputs` by name.
         """
         encoded = self.answers.encode_in_graph(texts)
-        places, columns = self._find_words(texts, encoded)
+        columns = self._find_words(texts, encoded)
         num_texts = tf.shape(encoded["token_ids"])[0]
         with contextlib.ExitStack() as stack:
             if self._activation:  # Near 1, a float32 probability is too coarse for log-odds.
                 stack.callback(setattr, model.layers[-1], "activation", self._activation)
                 model.layers[-1].activation = keras.activations.linear
-            outputs = run(_with_words_left_out(encoded, places))  # [B + N, C]
+            outputs = run(_with_words_left_out(encoded, columns))  # [B + N, C]
             label = tf.argmax(outputs[:num_texts], axis=-1, output_type=tf.int32)
             if self.label is not None:
                 label = tf.fill([num_texts], self.label)
-            scores = tf.gather(self._explained(outputs[:num_texts], label), places.rows)
-            columns["shares"] = scores - self._explained(outputs[num_texts:], tf.gather(label, places.rows))
-        table = Table(places.rows, tf.cast(num_texts, tf.int64))
+            scores = tf.gather(self._explained(outputs[:num_texts], label), columns["rows"])
+            columns["shares"] = scores - self._explained(outputs[num_texts:], tf.gather(label, columns["rows"]))
+        table = Table(columns["rows"], tf.cast(num_texts, tf.int64))
         padded = {name: table(columns[name], padding) for name, padding in self.padding["values"].items()}
         (output,) = self.answers.token_outputs.values()
         outputs = self._activation(outputs) if self._activation else outputs
@@ -102,8 +88,13 @@ class Explanations(Answers):
         is_label = tf.one_hot(label, len(self.labels), True, False, dtype=tf.bool)
         return chosen - tf.reduce_logsumexp(tf.where(is_label, -1e9, logits), axis=-1)
 
-    def _find_words(self, texts: Tensors, encoded: Tensors) -> tuple[Places, dict[str, tf.Tensor]]:
-        """Returns the positions of the words that the model reads, text after text, and the columns listed for them."""
+    def _find_words(self, texts: Tensors, encoded: Tensors) -> dict[str, tf.Tensor]:
+        """Finds the words that the model reads, text after text.
+
+        Returns:
+            The columns to list, and three of int64 [N]: `rows`, the index of each word's text; `firsts` and `limits`,
+            the position of its first token in the sequence, and the position after its last.
+        """
         tokenizer, longest = self.preprocessor.tokenizer, self.preprocessor.sequence_length
         # The positions of [CLS], of the [SEP] after the first text, and of the last [SEP]: int64 [B] each.
         last = tf.cast(tf.reduce_sum(encoded["padding_mask"], axis=1) - 1, tf.int64)
@@ -127,15 +118,14 @@ class Explanations(Answers):
             listed.append({name: tf.boolean_mask(column, is_read) for name, column in columns.items()})
         joined = {name: tf.concat([columns[name] for columns in listed], axis=0) for name in listed[0]}
         order = tf.argsort(joined["rows"], stable=True)
-        joined = {name: tf.gather(column, order) for name, column in joined.items()}
-        return Places(*(joined.pop(name) for name in Places._fields)), joined
+        return {name: tf.gather(column, order) for name, column in joined.items()}
 
 
-def _with_words_left_out(encoded: Tensors, places: Places) -> dict[str, tf.Tensor]:
+def _with_words_left_out(encoded: Tensors, words: Tensors) -> dict[str, tf.Tensor]:
     """Returns the texts' sequences, int32 [B, S], and after them one without each word's tokens: [B + N, S]."""
-    rows = {name: tf.gather(values, places.rows) for name, values in encoded.items()}
+    rows = {name: tf.gather(values, words["rows"]) for name, values in encoded.items()}
     position = tf.range(tf.shape(encoded["token_ids"])[1])
-    first, limit = (tf.cast(column, tf.int32)[:, tf.newaxis] for column in places[1:])
+    first, limit = (tf.cast(words[name], tf.int32)[:, tf.newaxis] for name in ("firsts", "limits"))
     source = position + tf.where(position >= first, limit - first, 0)
     is_real = source < tf.reduce_sum(rows["padding_mask"], axis=1, keepdims=True)
     source = tf.where(is_real, source, 0)  # Past the end, the mask is 0 and values do not matter.
