@@ -30,7 +30,7 @@ class SpanAnswers(WindowedAnswers):
         preprocessor: gives the tokenizer and the longest sequence: question, piece of the context, special tokens.
         doc_stride, max_tokens: see `WindowedAnswers`.
         max_query_length: int, largest number of tokens of a question that are read.
-        **choice: fields of `nbest.Settings`.
+        **choice: fields of `nbest.Choice`.
 
     Raises:
         ValueError: the settings do not fit together.
@@ -58,7 +58,7 @@ class SpanAnswers(WindowedAnswers):
     ):
         super().__init__(model, preprocessor, doc_stride, max_tokens)
         self.max_query_length = max_query_length
-        self.choice = nbest.Settings(**choice)
+        self.choice = nbest.Choice(**choice)
         lengths = {name: getattr(self.choice, name) for name in ("n_best_size", "max_answer_length")}
         self.check_positive(max_query_length=max_query_length, **lengths)
         least = max_query_length + _SPECIAL_TOKENS + 1
@@ -102,9 +102,8 @@ class SpanAnswers(WindowedAnswers):
         source, windows, layout = self.read(question, context)
         logits = logits_of(layout.inputs)
         projection = Projection(source, self.preprocessor.tokenizer)
-        candidates, nulls = nbest.find_candidates(windows, layout, logits, projection, num_rows, self.choice)
-        listed = nbest.list_answers(candidates, projection, num_rows, self.choice)
-        return self._outputs(listed, *nbest.choose(listed, nulls, self.choice), projection, source)
+        chosen = self.choice.answer(windows, layout, logits, projection, num_rows)
+        return self._outputs(*chosen, projection, source)
 
     def _outputs(self, listed, place, null_odds, projection, source) -> dict[str, tf.Tensor]:
         starts, ends = projection.characters(listed.begins, listed.ends)
