@@ -103,19 +103,8 @@ def write_report(path: str, report: Report) -> None:
     Texts are escaped, so that they may contain anything. Equal reports give equal bytes. The file is replaced
     atomically, so that a failure keeps the earlier one.
     """
-    _ENVIRONMENT.filters |= {
-        "number": formatting.format_cell,
-        "setting": formatting.format_setting,
-        "tick": formatting.format_tick,
-        "g": "{:g}".format,
-    }
-    _ENVIRONMENT.globals |= {
-        "part": formatting.format_part,
-        "share": formatting.format_share,
-        "mark_words": _mark_words,
-        "format_table": formatting.format_table,
-        "MAX_SERIES": figures.MAX_SERIES,
-    }
+    _ENVIRONMENT.filters |= {"number": formatting.format_cell, "g": "{:g}".format}
+    _ENVIRONMENT.globals |= {"formatting": formatting, "mark_words": _mark_words, "MAX_SERIES": figures.MAX_SERIES}
     worst = worst_mistakes(report.mistakes, NUM_MISTAKES)
     sections = {
         "scores": [_score(score) for score in report.scores],
