@@ -47,18 +47,16 @@ class EarlyStopping:
     Decisions depend on the history alone, so a resumed training stops where an uninterrupted one does.
 
     Args:
-        metric: name of a figure that the evaluations return.
+        metric: name of a figure that the evaluations return; lower is better if it ends in "loss".
         patience: 1 or more, number of consecutive evaluations without improvement that ends the training.
-        higher_is_better: False for a loss.
     """
 
     metric: str
     patience: int
-    higher_is_better: bool = True
 
     def best_step(self, history: History) -> int | None:
         """Returns the step of the best evaluation (the earliest among equals), or None if all were NaN."""
-        sign = 1.0 if self.higher_is_better else -1.0
+        sign = -1.0 if self.metric.endswith("loss") else 1.0
         rows = [row for row in history.evaluations if not math.isnan(row[self.metric])]
         best = max(rows, key=lambda row: sign * row[self.metric], default=None)
         return best and best["step"]

@@ -1,5 +1,6 @@
 """Runs a fine-tuning task: trains or loads, evaluates, predicts and reports, and writes to the output directory."""
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -50,7 +51,6 @@ _OF_TRAINING, _OF_PREDICTIONS = ("train_", "data_", "validation_", "best_step", 
 _IDENTITY, _PREDICTED = "train_identity_checksum", "test_predictions"  # Keys of metrics.json.
 
 
-@dataclasses.dataclass(eq=False)
 class Session:
     """A model, its data and its results.
 
@@ -64,14 +64,12 @@ class Session:
         evaluations: evaluations of the dev files, in their order.
     """
 
-    task: Task
-    inputs: Inputs
-    trained: Trained | None = dataclasses.field(default=None, init=False)
-    results: dict[str, Any] = dataclasses.field(default_factory=dict, init=False)
-    evaluations: list[Evaluation] = dataclasses.field(default_factory=list, init=False)
-
-    def __post_init__(self):
-        self.settings, self.output_dir = self.task.settings, self.task.settings.output_dir
+    def __init__(self, task: Task, inputs: Inputs):
+        self.task, self.inputs = task, inputs
+        self.settings, self.output_dir = task.settings, task.settings.output_dir
+        self.trained: Trained | None = None
+        self.results: dict[str, Any] = {}
+        self.evaluations: list[Evaluation] = []
         self._workers: Workers | None = None
         self._encoded: dict[Part, Encoded] = {}
         self._answers: dict[Part, Answers] = {}
@@ -142,12 +140,12 @@ class Session:
         backbone = find_backbone(trainer.model) or self.trained.encoder.backbone
         identity = identify(settings, backbone, tokenizer, weights_are_loaded=origin.load_weights)
         trainer.keep_settings(identity := self._identity(identity, train))
-        if not task.standardizes(spec):
+        in_deviations = contextlib.nullcontext()
+        if task.standardizes(spec):
+            in_deviations = start.standardized_head(trainer.model, task.model_class().heads[0], *self._scale)
+        with in_deviations:
             seconds = self._fit(trainer, examples, num_steps, interval)
-        else:
-            with start.standardized_head(trainer.model, task.model_class().heads[0], *self._scale):
-                seconds = self._fit(trainer, examples, num_steps, interval)
-            self._scale = (0.0, 1.0)
+        self._scale = (0.0, 1.0)
         self._finish(train, encoded, seconds, num_steps, identity)
         if settings.early_stopping_patience:
             self.results["best_step"] = int(trainer.step.numpy())
@@ -259,7 +257,7 @@ class Session:
             save_checkpoints_steps=settings.save_checkpoints_steps or min(interval, MAX_CHECKPOINT_STEPS),
             evaluate=watched and evaluate,
             evaluation_steps=interval,
-            early_stopping=EarlyStopping(metric, patience, not metric.endswith("loss")) if patience else None,
+            early_stopping=EarlyStopping(metric, patience) if patience else None,
             description="fine-tuning",
         )
         if patience:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_bert.errors import InputError
-from keras_bert.files import atomic_path, read_lines
+from keras_bert.files import read_lines, write_lines
 from tasks.text import tags as tag_schemes
 from tasks.text.annotations import read_annotations
 from tasks.text.bad_rows import BadRows
@@ -240,9 +240,9 @@ def write_conll(path: str, documents: Documents, answers: Sequence[str]) -> None
     columns = [answers] if documents.tags is None else [documents.tags, answers]
     rows = list(zip(documents.tokens, *columns, strict=True))
     starts = set(documents.document_splits[:-1].tolist()) if documents.has_document_lines else ()
-    with atomic_path(path) as temporary, open(temporary, "w", encoding="utf-8", newline="\n") as file:
-        for number, sentence in enumerate(documents.split(rows)):
-            if number in starts:
-                file.write(delimiter.join([DOCUMENT_START, *[tag_schemes.OUTSIDE] * len(columns)]) + "\n\n")
-            file.writelines(delimiter.join(row) + "\n" for row in sentence)
-            file.write("\n")
+    lines = []
+    for number, sentence in enumerate(documents.split(rows)):
+        if number in starts:
+            lines += [delimiter.join([DOCUMENT_START, *[tag_schemes.OUTSIDE] * len(columns)]), ""]
+        lines += [*map(delimiter.join, sentence), ""]
+    write_lines(path, lines)

@@ -12,15 +12,15 @@ from tasks.engine.progress import EarlyStopping, History
 SCORES = {2: 0.1, 4: 0.5, 6: 0.4, 8: 0.5, 10: 0.3, 12: 0.9}  # Best at 4; patience 3 ends it at 10.
 
 
-def history(*scores: float) -> History:
-    return History(evaluations=[{"step": 2 * (number + 1), "score": score} for number, score in enumerate(scores)])
+def history(*scores: float, metric: str = "score") -> History:
+    return History(evaluations=[{"step": 2 * (number + 1), metric: score} for number, score in enumerate(scores)])
 
 
 def test_the_best_step_is_the_first_of_equals():
     rule = EarlyStopping("score", 2)
     assert rule.best_step(History()) is None and not rule.is_over(History())
     assert rule.best_step(history(0.1, 0.5, 0.5)) == 4
-    assert EarlyStopping("score", 2, higher_is_better=False).best_step(history(0.3, 0.1, 0.2)) == 4
+    assert EarlyStopping("dev_loss", 2).best_step(history(0.3, 0.1, 0.2, metric="dev_loss")) == 4
     assert rule.best_step(history(float("nan"), -1.0)) == 4 and rule.best_step(history(float("nan"))) is None
 
 
