@@ -13,13 +13,11 @@ from tasks.engine.train_step import Objective
 class WeightedObjective(Objective):
     """Mean loss over the rows, or over the tokens, weighted by `labels["weights"]`."""
 
-    name = "loss"
-
     def weights(self, features, labels):
-        return {self.name: tf.reduce_sum(_weights(labels))}
+        return {"loss": tf.reduce_sum(_weights(labels))}
 
     def sums(self, outputs, labels):
-        return {self.name: tf.reduce_sum(self.losses(outputs, labels["labels"]) * _weights(labels))}
+        return {"loss": tf.reduce_sum(self.losses(outputs, labels["labels"]) * _weights(labels))}
 
     def losses(self, outputs, labels):
         """Returns the loss of each row or token, float32, in the shape of `labels`."""

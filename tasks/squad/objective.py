@@ -23,11 +23,9 @@ class SpanObjective(Objective):
     contain the answer), and its number of tokens as `lengths`. Outputs: float32 logits [B, S, 2].
     """
 
-    name = "question_answering"
-
     def weights(self, features, labels):
-        return {self.name: tf.cast(tf.size(labels["lengths"]), tf.float32)}
+        return {"loss": tf.cast(tf.size(labels["lengths"]), tf.float32)}
 
     def sums(self, outputs, labels):
         truth = tf.stack([labels[name] for name in (*POSITIONS, "lengths")], axis=1)  # [B, 3], as `SpanLoss` takes it.
-        return {self.name: tf.reduce_sum(SpanLoss().call(truth, outputs))}
+        return {"loss": tf.reduce_sum(SpanLoss().call(truth, outputs))}
