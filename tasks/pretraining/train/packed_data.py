@@ -59,12 +59,10 @@ def plan_packing(records: Records, masking: MaskingRules | None = None) -> Packi
         records: the files with their indexes.
         masking: rules of dynamic masking, if any. Rows then have room for these masks and for the stored ones.
     """
-    masked = [index.masked for index in records.indexes]
-    if masking is not None:
-        masked = [np.maximum(index.masked, num_to_mask(index.lengths, masking)) for index in records.indexes]
     rows, figures = [], []
     with progress_bar("plan rows", "record", records.num_records) as progress:
-        for index, most in zip(records.indexes, masked, strict=True):
+        for index in records.indexes:
+            most = index.masked if masking is None else np.maximum(index.masked, num_to_mask(index.lengths, masking))
             for start in range(0, len(most), WINDOW):
                 window = slice(start, start + WINDOW)
                 row_of_record = _pack_window(index.lengths[window], most[window], records.lengths["max_seq_length"])
