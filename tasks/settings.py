@@ -57,18 +57,13 @@ def available_cores() -> int:
     return cores
 
 
-def missing_packages(extra: str) -> list[str]:
-    """Returns the packages of an extra that are not installed, without importing any."""
-    return [package for package in EXTRAS[extra] if importlib.util.find_spec(package) is None]
-
-
 def require_extra(extra: str, needed_by: str) -> None:
-    """Checks that an extra's packages are installed.
+    """Checks that an extra's packages are installed, without importing any.
 
     Raises:
         InputError: a package is missing. The message says what needs it, and how to install the extra.
     """
-    if missing := missing_packages(extra):
+    if missing := [package for package in EXTRAS[extra] if importlib.util.find_spec(package) is None]:
         raise InputError(f"{needed_by} needs {', '.join(missing)}. Run: pip install 'keras-bert-zoo[{extra}]'")
 
 

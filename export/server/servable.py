@@ -97,7 +97,10 @@ class ServedModel:
         with contextlib.suppress(InputError):  # Anything but a JSON object of reasonable size counts as none.
             self.description = read_object(os.path.join(directory, DESCRIPTION_FILE), _MAX_DESCRIPTION_BYTES)
         config = _session_config(settings)
-        self._in_caller = _is_chain(self.description) and not config.inter_op_parallelism_threads
+        # Ops that wait for one another run faster in the calling thread than in a thread pool. A search compares blocks
+        # of passages in parallel; of models that `bert-export` did not write, nothing is known.
+        is_chain = (self.description or {}).get("task", "search") != "search"
+        self._in_caller = is_chain and not config.inter_op_parallelism_threads
         graph, tags = tf.Graph(), settings.saved_model_tags
         self._session = tf.compat.v1.Session(graph=graph, config=config)
         try:
@@ -241,14 +244,6 @@ def _session_config(settings: ServerSettings) -> config_pb2.ConfigProto:
         intra_op_parallelism_threads=settings.tensorflow_intra_op_parallelism or both or cores,
         inter_op_parallelism_threads=settings.tensorflow_inter_op_parallelism or both,
     )
-
-
-def _is_chain(description: dict | None) -> bool:
-    """Returns whether ops wait for one another, so that the calling thread runs them faster than a thread pool.
-
-    A search compares blocks of passages in parallel. For models that `bert-export` did not write, the answer is False.
-    """
-    return (description or {}).get("task", "search") != "search"
 
 
 def _bytes_of_rows(array: np.ndarray) -> np.ndarray:
