@@ -34,8 +34,17 @@ def encoder_initializer(stddev: float) -> keras.initializers.Initializer:
 
 
 def arguments_of(cls: type, *but: str) -> list[str]:
-    """Returns the names of a class's constructor arguments, except `but`."""
-    return [name for name in inspect.signature(cls.__init__).parameters if name not in ("self", "kwargs", *but)]
+    """Returns the names of a class's constructor arguments, except `but`.
+
+    Those of its parent count, too, if a class of the user takes `**kwargs` for it.
+    """
+    names = {}
+    for owner in (owner for owner in cls.__mro__ if "__init__" in vars(owner)):
+        parameters = inspect.signature(owner.__init__).parameters.values()
+        names |= {each.name: None for each in parameters if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)}
+        if owner.__module__.startswith("keras_bert.") or all(each.kind != each.VAR_KEYWORD for each in parameters):
+            break
+    return [name for name in names if name not in ("self", *but)]
 
 
 def keep_arguments(owner, arguments: dict) -> None:

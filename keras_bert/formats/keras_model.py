@@ -164,11 +164,13 @@ def read_task_settings(path: str, config: dict) -> dict:
 
     Returns:
         Dict of `task`, a dict of `class_name`, the constructor arguments that describe heads, `preprocessor`, the
-        configuration of the preprocessor, and its `sequence_length`; or an empty dict, if there is no task.
+        configuration of the preprocessor, and its `sequence_length`; or an empty dict, if there is no task. There is
+        no `class_name` if the class is a user's own.
     """
     # A `.keras` file holds the task in `config.json`, a preset in `task.json`.
     configs = (config, read_optional_json(os.path.join(path, TASK_FILE)))
     tasks = [task for config in configs for task in registered(config, _TASKS)]
+    tasks = tasks or [own for own in configs if _is_subclass(own)]
     if not tasks:
         return {}
     task = tasks[-1]["config"]
@@ -180,7 +182,14 @@ def read_task_settings(path: str, config: dict) -> dict:
     others = ("backbone", "preprocessor", "name")
     own = {_OWN_NAMES.get(name, name): value for name, value in task.items() if name not in others}
     of_text = {"preprocessor": settings, "sequence_length": settings.get("sequence_length")}
-    return {"task": {**own, **of_text, "class_name": tasks[-1]["registered_name"].partition(">")[2]}}
+    name = tasks[-1].get("registered_name")
+    return {"task": {**own, **of_text, **({"class_name": name.partition(">")[2]} if name in _TASKS else {})}}
+
+
+def _is_subclass(own) -> bool:
+    """Returns whether this is a serialized task model of a class that neither we nor KerasHub defined."""
+    is_task = isinstance(own, dict) and isinstance(own.get("config"), dict) and "backbone" in own["config"]
+    return is_task and not str(own.get("registered_name")).startswith("keras_")
 
 
 # === Writing ===

@@ -602,6 +602,6 @@ def _find_labels(names: tf.Tensor, labels: list[str]) -> tf.Tensor:
 
 
 def _task_of(cls: type[BertTask], saved: dict) -> dict:
-    """Returns the settings of the task model that a preset was saved from; empty if it had another class."""
+    """Returns the settings of the task model that a preset was saved from; empty if it had another of our classes."""
     task = saved.get("task", {})
-    return task if task.get("class_name") == cls.__name__ else {}
+    return task if task.get("class_name", cls.__name__) in [parent.__name__ for parent in cls.__mro__] else {}

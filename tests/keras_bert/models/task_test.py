@@ -252,6 +252,44 @@ def test_a_trainer_s_way_in_says_nothing_of_new_heads(preset, caplog):
     assert caplog.text == "" and model.preprocessor is None and not model.compiled
 
 
+# === Subclasses of users ===
+
+
+class Stretched(keras_bert.BertTextEmbedder):
+    """A subclass that passes on what it does not know."""
+
+    def __init__(self, backbone, factor=2.0, **kwargs):
+        super().__init__(backbone, **kwargs)
+        self.factor = factor
+
+    def get_config(self):
+        return {**super().get_config(), "factor": self.factor}
+
+
+def test_a_subclass_takes_the_arguments_and_the_presets_of_its_parent(tmp_path):
+    make("embedder")[0].save_to_preset(tmp_path / "parent")
+    model = Stretched.from_preset(tmp_path / "parent", factor=3.0, prompts={"query": "q: "})
+    model.save_to_preset(tmp_path / "own")
+    model.save(tmp_path / "own.keras")
+    for path in ("own", "own.keras"):
+        for cls in (Stretched, keras_bert.BertTextEmbedder):
+            again = cls.from_preset(tmp_path / path)
+            assert (again.pooling, again.prompts, again.normalize) == ("max", {"query": "q: "}, False)
+            assert again.preprocessor.sequence_length == 9 and getattr(again, "factor", 3.0) == 3.0
+            check(again, INPUTS, make("embedder")[2])
+
+
+def test_a_preset_of_an_own_class_keeps_its_labels(preset, tmp_path):
+    class Own(keras_bert.BertTextClassifier):
+        pass
+
+    model = Own.from_preset(preset, labels=["a", "b"], multi_label=True)
+    model.save_to_preset(tmp_path / "own")
+    for cls in (Own, keras_bert.BertTextClassifier):
+        again = cls.from_preset(tmp_path / "own")
+        assert again.labels == ["a", "b"] and again.multi_label and again.preprocessor.sequence_length == 9
+
+
 # === Files of before ===
 
 
