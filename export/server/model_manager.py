@@ -244,8 +244,8 @@ class ModelManager:
             if version not in available and not (is_new and self._settings.allow_version_labels_for_unavailable_models):
                 raise UnavailableVersionError(
                     f"Request to assign label {label!r} to version {version} of model {settings.name}, which is not "
-                    "currently available for inference. Let the version be loaded first, or start with "
-                    "--allow_version_labels_for_unavailable_models."
+                    "currently available for inference. Let the version be loaded first, and then change the label; "
+                    "--allow_version_labels_for_unavailable_models admits only labels that are not in use yet."
                 )
 
     def _versions_of(self, settings: ModelSettings) -> dict[int, _Version]:
