@@ -17,7 +17,8 @@ class InputError(ValueError):
 
 def first_line(error: Exception) -> str:
     """Returns the first line of an error's message, or the name of its type if it has none."""
-    lines = str(getattr(error, "message", error)).strip().splitlines()
+    message = str(getattr(error, "message", error)).strip()
+    lines = message.removeprefix("Graph execution error:").strip().splitlines()  # TensorFlow says what it is below.
     return lines[0] if lines else type(error).__name__
 
 

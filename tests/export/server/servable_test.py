@@ -20,6 +20,7 @@ from export.server.monitoring import Metrics
 from export.server.servable import Servable, ServedModel, Signature
 from export.server.server_settings import ServerSettings
 from export.server.serving_error import ServingError, unlimited
+from keras_bert.errors import InputError
 from keras_bert.files import write_json
 
 TENSORFLOW = ServerSettings(runtime="tensorflow")
@@ -71,6 +72,17 @@ def test_a_model_of_tensorflow_1_with_reference_variables_is_served(tmp_path):
             toy_server.ask(server, "POST", "/v1/models/counter:predict", {"inputs": step})[1] for step in (1, 2.5)
         ]
     assert answers == [{"outputs": 1.0}, {"outputs": 3.5}]
+
+
+def test_a_version_with_cut_variables_says_what_is_wrong(tmp_path):
+    module = tf.Module()
+    module.counter = tf.Variable(0.0)
+    module.count = tf.function(lambda text: {"count": tf.fill(tf.shape(text), module.counter)})
+    specs = tf.TensorSpec([None], tf.string, "text")
+    tf.saved_model.save(module, str(tmp_path / "1"), signatures=module.count.get_concrete_function(specs))
+    os.truncate(tmp_path / "1" / "variables" / "variables.data-00000-of-00001", 2)
+    with pytest.raises(InputError, match=r"/1: cannot be loaded as a SavedModel \(Read less bytes than requested\)"):
+        ServedModel(str(tmp_path / "1"), "counter", 1, TENSORFLOW)
 
 
 def test_scalars_are_written(server):
