@@ -79,12 +79,14 @@ def read_inputs(task: Task) -> Inputs:
     for split, share in held_out.items():
         if share:
             rows = parts[0].rows
-            chosen = choose_rows([same_text(group) for group in task.groups(rows)], share, task.strata(rows))
+            strata = task.strata(rows)
+            chosen = choose_rows([same_text(group) for group in task.groups(rows)], share, strata)
             if not chosen.any():
+                count = f" ({len(set(strata))} labels in {len(chosen)} rows)" if strata is not None else ""
                 raise InputError(
                     f"{rows.path}: --{split}_share={share} holds out no row: rows of one text, context or document "
-                    "stay together, and every label keeps some for training. Give more rows, or --do_train without a "
-                    "share."
+                    f"stay together, and every label keeps some for training{count}. Give more rows, or --do_train "
+                    "without a share."
                 )
             print(f"Held out for {split}: {chosen.sum()} of {len(chosen)} {task.unit} (--{split}_share={share:g})")
             train = parts[0].with_rows(task.take_rows(rows, ~chosen))

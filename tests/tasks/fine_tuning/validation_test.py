@@ -168,7 +168,7 @@ def test_the_last_row_of_a_label_is_not_held_out(tmp_path, monkeypatch):
     monkeypatch.setattr(run_tasks, "run_task", read_inputs)
     (tmp_path / "train.csv").write_text("text,label\nw1,a\nw2,b\n")
     settings = {"train_file": str(tmp_path / "train.csv"), "output_dir": "", "text_column": "text"}
-    told = "train.csv: --dev_share=0.2 holds out no row: .* and every label keeps some for training"
+    told = "train.csv: --dev_share=0.2 holds out no row: .* every label keeps some for training .2 labels in 2 rows."
     with pytest.raises(InputError, match=told):
         run_tasks.classify(**settings)
 
