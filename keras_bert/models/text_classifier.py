@@ -74,9 +74,6 @@ class BertTextClassifier(LabeledTask, keras_nlp.models.TextClassifier):
 
     def preprocess_samples(self, x, y=None, sample_weight=None):
         y = read_rows("y", y)  # Of `train_on_batch`.
-        if self.preprocessor is not None and y is not None:  # Kept for answers and exports.
-            num_texts = len(x) if isinstance(x, tuple) else 1
-            self.answer_settings = {**self.answer_settings, "num_texts": num_texts}
         is_number = tf.as_dtype(getattr(y, "dtype", tf.string)) not in (tf.string, tf.bool) and len(y.shape) == 1
         count = self.output_shape[-1]
         if is_number and count > 1:  # The loss would round scores down, and be NaN for other numbers on a GPU.
@@ -85,7 +82,11 @@ class BertTextClassifier(LabeledTask, keras_nlp.models.TextClassifier):
             message = f"Labels must be whole numbers from 0 to {count - 1}. For scores make a regressor: num_classes=1."
             wrong = [f"{message} Received:", tf.boolean_mask(numbers, ~is_class)]
             tf.debugging.Assert(tf.reduce_all(is_class), wrong)
-        return super().preprocess_samples(x, y, sample_weight)
+        samples = super().preprocess_samples(x, y, sample_weight)
+        if self.preprocessor is not None and y is not None:  # Kept for answers and exports.
+            num_texts = len(x) if isinstance(x, tuple) else 1
+            self.answer_settings = {**self.answer_settings, "num_texts": num_texts}
+        return samples
 
     def explain(self, inputs, label: str | None = None):
         """Explains an answer by the share of each word, as the signature `explain` of an export does.

@@ -378,6 +378,8 @@ def test_answers_and_files_know_whether_it_was_trained_on_pairs(preprocessor, tm
     with pytest.raises(ValueError, match="'text_pair'.*Received the shapes: .*2.*1"):
         model.answer((PAIRS[0], ["one"]))
     model.fit(PAIRS, ["no", "yes"], verbose=0)
+    with pytest.raises(ValueError, match=r"pairs a tuple of two such batches. Received: shape \(.*, 2\)"):
+        model.fit(list(zip(*PAIRS, strict=True)), ["no", "yes"], verbose=0)
     model.save_to_preset(tmp_path / "preset")
     for trained in (model, BertTextClassifier.from_preset(tmp_path / "preset", sequence_length=12)):
         assert len(trained.answer(PAIRS)) == 2
