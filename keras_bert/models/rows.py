@@ -25,7 +25,8 @@ def read_rows(name: str, rows):
     if isinstance(rows, dict):
         return {key: read_rows(name, column) for key, column in rows.items()}
     if inspect.isgenerator(rows) or isinstance(rows, keras.utils.PyDataset):
-        raise ValueError(f"`{name}` must be rows or a tf.data.Dataset (`from_generator`). Received: {rows!r}")
+        cure = "`from_generator` with an `output_signature` makes one"
+        raise ValueError(f"`{name}` must be rows or a tf.data.Dataset ({cure}). Received: {rows!r}")
     if hasattr(rows, "iloc") and rows.shape[1:] == (1,):  # A DataFrame.
         return read_rows(name, rows.iloc[:, 0])
     is_checked = isinstance(rows, np.ndarray) and rows.dtype.kind in "fOUS"

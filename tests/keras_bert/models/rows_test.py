@@ -46,7 +46,7 @@ def test_a_row_of_pandas_may_be_a_list_of_any_kind(kind):
 def test_rows_that_cannot_be_read_are_named():
     with pytest.raises(ValueError, match=r"`x` must have a value in each row. Received: \['a', None\] in row 1"):
         read_rows("x", [["a"], ["a", None]])
-    with pytest.raises(ValueError, match="`x` must be rows or a tf.data.Dataset .*Received: <generator"):
+    with pytest.raises(ValueError, match="`x` must be rows or a tf.data.Dataset .*an `output_signature`.*: <generator"):
         read_rows("x", ((["a"], [1]) for _ in range(2)))
 
 
