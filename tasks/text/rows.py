@@ -78,6 +78,7 @@ class RowFile(NamedTuple):
             count = self.columns.count(name)
             if count != 1:
                 state = "no column" if count == 0 else f"{count} columns named"
+                cure = cure if count == 0 else "Rename all but one."
                 where, columns = f"{self.path}:{self.header_line or 1}", ", ".join(map(repr, self.columns))
                 raise InputError(f"{where}: {state} {name!r} in the header. Columns there: {columns}. {cure}")
 

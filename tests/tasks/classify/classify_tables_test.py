@@ -134,7 +134,11 @@ BROKEN_FILES = [
     ("x.jsonl", "", "x.jsonl: the file holds no rows"),
     ("x.tsv", "text\tlabel\n", "x.tsv: the file holds no rows"),
     ("x.csv", "review,label\na,b\n", "x.csv:1: no column 'text' in the header. Columns there: 'review', 'label'."),
-    ("x.csv", "text,text,label\na,a,b\n", "x.csv:1: 2 columns named 'text' in the header"),
+    (
+        "x.csv",
+        "text,text,label\na,a,b\n",
+        "x.csv:1: 2 columns named 'text' in the header. Columns there: 'text', 'text', 'label'. Rename all but one.",
+    ),
     ("x.csv", 'text,label\na,1\n"b,1\nc,1\n', "x.csv:3: not valid CSV in the row that starts here"),
     ("x.tsv", b"text\tlabel\na\t1\ncaf\xe9\t1\n", "x.tsv:3: not valid UTF-8 at byte 3"),
     ("x.csv", b"text,label\na,1\ncaf\xe9,1\n", "x.csv:3: not valid UTF-8 at byte 3"),
