@@ -37,7 +37,8 @@ class Column:
         self.is_fractional = self.is_number and not all(number.is_integer() for number in numbers)
         self.mean_length = sum(map(len, values)) / max(1, len(values))
         # Codes, addresses and names of files are ASCII without spaces, which texts of some length are not.
-        self.is_prose = 2 * sum(" " in value or not value.isascii() for value in values) > len(values)
+        is_code = self.is_date and self.mean_length <= _LONGEST_LABEL  # With the time of day, after a space.
+        self.is_prose = not is_code and 2 * sum(" " in value or not value.isascii() for value in values) > len(values)
 
     @property
     def is_score(self) -> bool:

@@ -218,6 +218,12 @@ TABLES = [
         "whole",
     ),
     (
+        "orders.csv",  # As pandas reads dates in Excel's cells.
+        {"ordered": [f"{date} 00:00:00" for date in DATES], "note": texts(length=5), "reason": labels()},
+        "--text_column=note --label_column=reason (of ordered, note, reason)",
+        "string",
+    ),
+    (
         "ratings.csv",
         {"review": texts(), "Score": SCORES},
         "--text_column=review --label_column=Score --regression (of review, Score)",
