@@ -67,10 +67,11 @@ def read_columns(path: str, names: Sequence[str] | None = None) -> Columns:
     values = {name: Counter() for name in file.columns or ()}
     for _, row in itertools.islice(file.rows, _MOST_ROWS):
         for name, value in () if isinstance(row, Broken) else row.items():
+            counts = values.get(name) if value is None else values.setdefault(name, Counter())
             is_list = isinstance(value, list)
             text = json.dumps(value, default=lambda item: [str(item)]) if is_list else str(value)  # A date is no label.
             if isinstance(value, str | Number | list) and text.strip():
-                values.setdefault(name, Counter())[text] += 1
+                counts[text] += 1
     return {name: Column(counts) for name, counts in values.items()}
 
 
@@ -169,4 +170,5 @@ def _single(path: str, kind: str, shown: Mapping[str, str], candidates: Sequence
         "texts": "--text_column. For pairs of texts name both, the second by --text_pair_column.",
         "labels": "--label_column; without a header all columns: --column_names.",
     }
-    raise InputError(f"{path}: expected a column of {kind}, {state}: {listed}. Name it: {cure[kind]}")
+    marks = " A table's columns are separated by commas, semicolons or tabs." if len(shown) == 1 else ""
+    raise InputError(f"{path}: expected a column of {kind}, {state}: {listed}. Name it: {cure[kind]}{marks}")

@@ -359,6 +359,11 @@ REFUSED = [
         {"name": texts(length=2), "note": texts()},
         "expected a column of labels, found none among: 'name' (30 different), 'note' (30 different). Name it:",
     ),
+    (
+        {"note|reason": texts()},
+        "expected a column of labels, found none among: 'note|reason' (30 different). Name it: --label_column; without "
+        "a header all columns: --column_names. A table's columns are separated by commas, semicolons or tabs.",
+    ),
     ({"a": numbers(), "b": labels("integer")}, "expected a column of texts, found none among: 'a' (2 characters)."),
     (
         {"my lamp is broken": texts(), "billing": labels()},

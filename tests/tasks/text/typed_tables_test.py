@@ -13,7 +13,7 @@ from keras_bert.errors import InputError
 from tasks import settings
 from tasks.classify.data import read_table
 from tasks.classify.glue import TASKS
-from tasks.fine_tuning.columns import read_columns
+from tasks.fine_tuning.columns import choose_text, read_columns
 from tasks.text.bad_rows import BadRows
 from tasks.text.conll import read_conll
 from tasks.text.rows import Broken, open_rows
@@ -149,7 +149,15 @@ def test_columns_of_dates_are_looked_at(tmp_path):
     day = datetime.datetime(2026, 11, 28)
     path = parquet(tmp_path, {"text": ["a"], "days": [[day, day]], "day": [day], "all": [[1]]})
     columns = read_columns(path)
-    assert list(columns) == ["text", "days", "all"] and not columns["days"].is_list and columns["all"].is_list
+    assert list(columns) == ["text", "days", "day", "all"] and not columns["day"].values
+    assert not columns["days"].is_list and columns["all"].is_list
+
+
+def test_a_column_of_bytes_is_named(tmp_path):
+    columns = read_columns(parquet(tmp_path, {"text": [b"a"], "label": [1]}))
+    assert choose_text("a.parquet", columns) == "text"  # The reader then says what its cells hold.
+    with pytest.raises(InputError, match="expected a column of texts, found none among: 'body' .0 characters."):
+        choose_text("a.parquet", read_columns(parquet(tmp_path, {"body": [b"a"]})))
 
 
 def test_the_index_of_pandas_is_no_column(tmp_path):
