@@ -120,10 +120,11 @@ class Classify(task.Task):
         if not any(column.values for column in of_file.values()):
             return {}, ()  # The reader reports what is wrong.
         label, is_regression = settings.label_column, model.is_regression if model else settings.regression
+        has_names = bool(settings.column_names) or path.endswith((".jsonl", ".parquet"))  # Each row has its keys.
         if "label_column" in is_open:
-            label = columns.choose_label(path, rest, is_regression, bool(settings.column_names))
+            label = columns.choose_label(path, rest, is_regression, has_names)
         without = {name: column for name, column in rest.items() if name != label}
-        text = settings.text_column or columns.choose_text(path, without)
+        text = settings.text_column or columns.choose_text(path, without, has_names)
         chosen = {name: value for name, value in zip(wanted, (text, label), strict=False) if name in is_open}
         is_free = not (model or settings.labels or is_said)
         if is_free and label in of_file and of_file[label].is_score:

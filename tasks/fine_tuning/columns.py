@@ -4,7 +4,7 @@ import itertools
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from numbers import Number
 
 from keras_bert.errors import InputError
@@ -97,12 +97,8 @@ def choose_label(path: str, columns: Columns, is_number: bool = False, has_names
     fewest = min((len(usable[name].values) for name in few), default=0)
     candidates = named or lists or [name for name in few if len(usable[name].values) <= _CLEARLY_FEWER * fewest]
     name = _single(path, "labels", {name: f"{len(columns[name].values)} different" for name in columns}, candidates)
-    if name in columns[name].values and not has_names:
-        raise InputError(
-            f"{path}:1: expected the names of the columns, found {name!r}, which is also a value of its column. If "
-            "the file has no header, name its columns: --column_names=text,label. If it has one, name this column: "
-            f"--label_column={name}."
-        )
+    if not has_names:
+        _check_header(path, columns, [name], f"this column: --label_column={name}")
     return name
 
 
@@ -122,10 +118,10 @@ def find_separator(path: str, name: str, column: Column) -> str | None:
     return marks[0] if marks else None
 
 
-def choose_text(path: str, columns: Columns) -> str:
+def choose_text(path: str, columns: Columns, has_names: bool = False) -> str:
     """Returns the text column: the one named text, or else the one with the longest distinct values.
 
-    Args, Raises: as in `choose_label`.
+    Args, Raises: as in `choose_label`. The first row is no header if any column has its name as a value.
     """
     strings = {name: column for name, column in columns.items() if column.values and not column.is_number}
     strings = {name: column for name, column in strings.items() if not column.has_few_values} or strings
@@ -139,7 +135,19 @@ def choose_text(path: str, columns: Columns) -> str:
         if _CLEARLY_LONGER * lengths[name] > lengths[longest] or _unnumbered(name) == _unnumbered(longest)
     ]
     candidates = [name for name in columns if _plain(name) == "text"] or candidates
-    return _single(path, "texts", {name: f"{columns[name].mean_length:.0f} characters" for name in columns}, candidates)
+    name = _single(path, "texts", {name: f"{columns[name].mean_length:.0f} characters" for name in columns}, candidates)
+    if not has_names:
+        _check_header(path, columns, columns, f"the texts' column: --text_column={name}")
+    return name
+
+
+def _check_header(path: str, columns: Columns, names: Iterable[str], cure: str) -> None:
+    for name in names:
+        if name in columns[name].values:
+            raise InputError(
+                f"{path}:1: expected the names of the columns, found {name!r}, which is also a value of its column. If "
+                f"the file has no header, name its columns: --column_names=text,label. If it has one, name {cure}."
+            )
 
 
 def _plain(name: str) -> str:

@@ -382,6 +382,17 @@ def test_close_candidates_are_refused(tmp_path, columns, message):
     assert str(error.value).startswith(path) and "\n" not in str(error.value)
 
 
+def test_rows_to_predict_without_a_header_are_refused(tmp_path, run):
+    """The first row was taken for the header, and got no answer."""
+    rows = [[text, str(number % 2)] for number, text in enumerate(texts())]
+    (tmp_path / "new.csv").write_text("".join(f"{text},{label}\n" for text, label in rows))
+    flags = [f"--test_file={tmp_path}/new.csv", "--do_predict", f"--output_dir={run[0]}"]
+    with pytest.raises(InputError, match="new.csv:1: expected the names of the columns, found '0', .* --text_column="):
+        complete(Classify(parse(Classify, *flags)))
+    task = complete(Classify(parse(Classify, *flags, "--column_names=text,x")))
+    assert len(inputs.read_inputs(task).parts[0].rows.texts) == len(rows)
+
+
 def test_latin_1_is_refused_with_the_cure(tmp_path):
     path = write_table(tmp_path / "x.csv", text=texts(GERMAN), label=labels())
     content = pathlib.Path(path).read_text()
