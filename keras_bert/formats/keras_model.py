@@ -233,7 +233,7 @@ def _arguments(checkpoint: Checkpoint, class_name: str) -> dict:
     saved = checkpoint.settings.get("task", {})
     no_head = ("class_name", "compile", "preprocessor", "sequence_length")
     own = {name: value for name, value in saved.items() if name not in no_head}
-    own = own if saved.get("class_name") == class_name else {}
+    own = own if saved.get("class_name", class_name) == class_name else {}  # A subclass of a user has none.
     own |= {f"masked_lm_{name}": value for name, value in checkpoint.masked_lm.items()}
     for head in ("classification", "token_classification"):
         if head in checkpoint.heads:

@@ -237,6 +237,20 @@ def test_what_makes_an_embedder_of_an_encoder_is_named_where_it_is_lost(tmp_path
     assert f"--to_format={to_format} cannot store the model's {lost}; --to_format=keras can." in caplog.text
 
 
+def test_a_subclass_keeps_its_arguments(tmp_path):
+    class Own(BertTextEmbedder):
+        pass
+
+    preprocessor = BertPreprocessor(BertTokenizer(PIECES), 16)
+    own = Own(
+        BertBackbone(len(PIECES), 1, 2, 8, 16), preprocessor, pooling="cls", prompts={"query": "a "}, compile=False
+    )
+    own.save_to_preset(str(tmp_path / "own"))
+    convert(str(tmp_path / "own"), str(tmp_path / "out"), to_format="keras", compare_with_peers=False)
+    again = BertTextEmbedder.from_preset(tmp_path / "out")
+    assert (again.pooling, again.prompts, again.preprocessor.sequence_length) == ("cls", {"query": "a "}, 16)
+
+
 @pytest.mark.parametrize("to_format", ["google", "hugging_face", "keras_hub"])
 @pytest.mark.parametrize(("num_classes", "activation"), [(1, "sigmoid"), (3, "tanh")])
 def test_an_activation_of_the_output_is_not_dropped(tmp_path, to_format, num_classes, activation):
