@@ -209,7 +209,8 @@ class RestHandler(http.server.BaseHTTPRequestHandler):
     def _check_size(self, size: int) -> None:
         limit = self.server.settings.max_request_bytes
         if size > limit:
-            raise self._refusal(f"The request has {size} bytes or more; the limit is {limit}.", 413)
+            message = f"The request has {size} bytes or more; the limit is {limit} (--max_request_megabytes)."
+            raise self._refusal(message, 413)
 
     def _chunks(self) -> Iterator[bytes]:
         """Yields the body of a chunked request, and reads the headers after it."""

@@ -209,7 +209,7 @@ def test_expect_100_continue_is_answered_before_the_body(server):
 def test_a_request_over_the_limit_is_refused(server):
     status, answer = toy_server.predict(server, {"instances": ["a" * 1_100_000]})
     assert status == 413
-    assert "the limit is 1048576" in answer["error"]
+    assert "the limit is 1048576 (--max_request_megabytes)." in answer["error"]
 
 
 def test_one_connection_serves_many_requests_and_each_answer_leaves_in_one_packet(server):
