@@ -347,7 +347,8 @@ def test_python_s_export_takes_over_what_the_model_knows(monkeypatch):
 
 
 def _quantize_a_layer(model):
-    model.backbone.get_layer("pooled_dense").quantize("int8")  # The whole model takes 20 s: Keras collects garbage often.
+    # Of the whole model it would take 20 s: Keras collects garbage for each kernel.
+    model.backbone.get_layer("pooled_dense").quantize("int8")
 
 
 @pytest.mark.parametrize("change", [lambda model: model.backbone.enable_lora(2), _quantize_a_layer])
