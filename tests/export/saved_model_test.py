@@ -347,7 +347,7 @@ def test_python_s_export_takes_over_what_the_model_knows(monkeypatch):
 
 
 def _quantize_a_layer(model):
-    # Of the whole model it would take 20 s: Keras collects garbage for each kernel.
+    # Quantizing the whole model takes 20 s, since Keras collects garbage for each kernel.
     model.backbone.get_layer("pooled_dense").quantize("int8")
 
 

@@ -24,7 +24,6 @@ LOCAL = {
     "tasks/fine_tuning/sweep.py": "copies a local copy",
     "tasks/fine_tuning/start.py": "links local copies",
     "tasks/pretraining/adaptation/stages.py": "writes what `atomic_path` gave",
-    "tasks/pretraining/data/shard_index.py": "writes what `atomic_path` gave",
     "tasks/quickstart/docstrings.py": "reads the sources of installed packages",
     "tasks/text/blocks.py": "copies local pipes",
     "tasks/text/steps.py": "locks a local directory",

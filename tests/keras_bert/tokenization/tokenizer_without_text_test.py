@@ -68,7 +68,7 @@ def test_with_tensorflow_text_all_is_in_the_graph():
 @pytest.mark.parametrize(
     ("command", "arguments"),
     [
-        ("export.run", ["--preset=tiny", "--task=embeddings", "--export_dir=served"]),
+        ("export.run", ["--preset=all_minilm_l6_v2_en", "--task=embeddings", "--export_dir=served"]),
         ("export.local_server", ["--model_base_path=served"]),
     ],
 )
