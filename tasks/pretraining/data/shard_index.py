@@ -46,6 +46,7 @@ class ShardIndex(NamedTuple):
         offsets: int64, shape (G,), offset of each group in the file, in bytes.
         lengths: int32, shape (N,), number of tokens of each record that are not padding.
         masked: int32, shape (N,), number of masked positions of each record.
+        vocabulary: CRC-32 of the vocabulary, as in `tokenizer_identity`; -1 if the writer of the file did not say it.
     """
 
     fingerprint: np.ndarray
@@ -57,6 +58,7 @@ class ShardIndex(NamedTuple):
     offsets: np.ndarray
     lengths: np.ndarray
     masked: np.ndarray
+    vocabulary: np.ndarray = np.int64(-1)
 
 
 class Records(NamedTuple):
@@ -129,7 +131,7 @@ def write_arrays(path: str, arrays: NamedTuple) -> None:
 def read_arrays(path: str, kind: type[NamedTuple]) -> NamedTuple:
     """Reads the arrays that `write_arrays` has written, of a `ShardIndex` or `RecordFigures`."""
     with open_file(path) as file, np.load(file) as stored:
-        return kind(*(stored[name] for name in kind._fields))
+        return kind(**{name: stored[name] for name in kind._fields if name in stored})
 
 
 def read_records(files: list[str], vocabulary_size: int, **lengths: int) -> Records:
@@ -169,7 +171,7 @@ def _load(path: str) -> ShardIndex | None:
     try:
         index = read_arrays(index_path(path), ShardIndex)
         return index if index.fingerprint.tolist() == _fingerprint(path) else None
-    except (OSError, ValueError, KeyError, EOFError, zlib.error, zipfile.BadZipFile):
+    except (OSError, ValueError, TypeError, EOFError, zlib.error, zipfile.BadZipFile):
         return None
 
 
@@ -245,7 +247,7 @@ class RecordFigures(NamedTuple):
         return cls(*joined, highest, answer_counts, next_sentence_counts)
 
 
-def make_index(path: str, figures: RecordFigures, sizes: tuple[int, int]) -> ShardIndex:
+def make_index(path: str, figures: RecordFigures, sizes: tuple[int, int], vocabulary: int = -1) -> ShardIndex:
     """Returns the index of a file from the figures of its records. Reads only the file's fingerprint."""
     ends = np.cumsum(figures.record_bytes + _FRAME_BYTES, dtype=np.int64)
     return ShardIndex(
@@ -253,6 +255,7 @@ def make_index(path: str, figures: RecordFigures, sizes: tuple[int, int]) -> Sha
         sizes=np.array(sizes, np.int64),
         checksum=np.int64(zlib.crc32(figures.checksums.astype("<u4"))),
         offsets=np.concatenate([np.zeros(1, np.int64), ends])[:-1][::GROUP],
+        vocabulary=np.int64(vocabulary),
         **{name: value for name, value in figures._asdict().items() if name in ShardIndex._fields},
     )
 

@@ -19,6 +19,7 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 
 from keras_bert.files import atomic_path, exists, open_file, remove_path
+from tasks.engine.settings import tokenizer_identity
 from tasks.pretraining.data import token_store
 from tasks.pretraining.data.counter_random import random_order
 from tasks.pretraining.data.masking import mask_batch
@@ -108,7 +109,8 @@ def join_shard(directory: str, shard: int) -> None:
                     shutil.copyfileobj(source, target, 1 << 20)
     figures = RecordFigures.join(read_arrays(f"{part}.npz", RecordFigures) for part in parts)
     sizes = (workspace.settings.max_seq_length, workspace.settings.max_predictions_per_seq)
-    write_arrays(f"{path}.npz", make_index(path, figures, sizes))
+    vocabulary = tokenizer_identity(workspace.tokenizer)["vocabulary_checksum"]
+    write_arrays(f"{path}.npz", make_index(path, figures, sizes, vocabulary))
     for part in parts:
         remove_path(part)
 

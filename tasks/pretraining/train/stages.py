@@ -5,6 +5,7 @@ import os
 import time
 
 import tensorflow as tf
+from absl import logging
 
 from keras_bert.errors import InputError
 from keras_bert.files import atomic_path, expand_files, read_optional_json, write_json
@@ -136,6 +137,16 @@ def _read(files: list[str], trainer: Trainer, tokenizer: BertTokenizer, settings
     records = read_records(files, tokenizer.vocabulary_size(), **settings.lengths)
     if workers.is_chief:
         workers.wait()
+    vocabulary = tokenizer_identity(tokenizer)["vocabulary_checksum"]
+    indexes = zip(files, records.indexes, strict=True)
+    others = [path for path, index in indexes if index.vocabulary not in (-1, vocabulary)]
+    if others:  # A vocabulary that was only extended since then still fits.
+        logging.warning(
+            "%s: was created with another vocabulary than --vocab_file=%s, so that its ids may stand for other words. "
+            "Give the data's vocabulary, or create the data again.",
+            others[0],
+            settings.vocab_file,
+        )
     workers.check_equal({"number of files": len(files)})
     workers.check_equal({path: int(index.checksum) for path, index in zip(files, records.indexes, strict=True)})
     return records

@@ -120,7 +120,7 @@ def test_other_settings_do_not_continue_a_run(trained, data):
     assert (trained[0] / "flags.json").read_bytes() == flags
 
 
-def test_a_run_may_move_but_its_data_may_not_change(trained, data, tmp_path):
+def test_a_run_may_move_but_its_data_may_not_change(trained, data, tmp_path, caplog):
     shutil.copytree(trained[0], tmp_path / "out")
     shutil.copytree(data, tmp_path / "data")
     moved = run(tmp_path / "data", tmp_path / "out", max_eval_steps=1)
@@ -128,8 +128,11 @@ def test_a_run_may_move_but_its_data_may_not_change(trained, data, tmp_path):
     assert moved["masked_lm_loss"] != trained[1]["masked_lm_loss"]  # The first batch's alone.
     pieces = (data / "vocab.txt").read_text().split()
     (tmp_path / "data" / "vocab.txt").write_text("\n".join([*pieces[:-2], pieces[-1], pieces[-2]]) + "\n")
+    told = "data/train.tfrecord: was created with another vocabulary than --vocab_file="
+    assert told not in caplog.text
     with pytest.raises(InputError, match="holds a training with vocabulary_checksum="):
         run(tmp_path / "data", tmp_path / "out", do_eval=False)
+    assert told in caplog.text
     shutil.copy(data / "vocab.txt", tmp_path / "data")
     shutil.copy(data / "held_out.tfrecord", tmp_path / "data" / "train.tfrecord")
     with pytest.raises(InputError, match="holds a training with train_records="):
