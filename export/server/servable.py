@@ -9,6 +9,7 @@ Needs tensorflow and tensorflow_text, but none of the project's model code.
 
 import contextlib
 import copy
+import functools
 import logging
 import math
 import os
@@ -106,9 +107,9 @@ class ServedModel:
         try:
             with graph.as_default():
                 loader = loader_impl.SavedModelLoader(directory)
-                is_replaced = self._use_onnxruntime(loader.get_meta_graph_def_from_tags(tags), settings)
+                self._has_onnxruntime = self._use_onnxruntime(loader.get_meta_graph_def_from_tags(tags), settings)
                 meta_graph = loader.load(self._session, tags)
-                if is_replaced:
+                if self._has_onnxruntime:
                     self._empty(encoders.unread_variables(meta_graph))
         # The loader has no error of its own for a damaged directory; truncated files and flipped bytes raise these.
         except (OSError, ValueError, LookupError, RuntimeError, DecodeError, tf.errors.OpError) as error:
@@ -191,7 +192,8 @@ class ServedModel:
         with self._turns.turn(num_bytes, time_left):
             start = time.monotonic()
             monitoring.spend(monitoring.QUEUE, start - asked)
-            outputs = self._turns.run(self._run, signature_name, arrays)
+            run = self._run if self._has_onnxruntime else functools.partial(self._turns.run, self._run)
+            outputs = run(signature_name, arrays)
             is_first = signature_name not in self._rates
             self._rates[signature_name] = math.inf if is_first else num_bytes / max(time.monotonic() - start, 1e-6)
         return outputs

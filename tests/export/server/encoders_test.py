@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import threading
 
 import keras
 import numpy as np
@@ -45,14 +46,19 @@ def test_every_head_answers_as_in_tensorflow(name, saved, quick_sessions):
 @pytest.mark.parametrize(
     ("runtime", "expected"), [("tensorflow", []), ("auto", [2, 1]), ("onnxruntime", [2, 1])], ids=str
 )
-def test_which_runtime_computes(runtime, expected, saved, monkeypatch):
-    sizes, encode = [], OnnxEncoder.__call__
+def test_which_runtime_computes_and_in_which_thread(runtime, expected, saved, monkeypatch):
+    sizes, encode, threads, run = [], OnnxEncoder.__call__, set(), ServedModel._run
 
     def spied(encoder, token_ids, *others):
         sizes.append(len(token_ids))
         return encode(encoder, token_ids, *others)
 
+    def noted(*arguments):
+        threads.add(threading.current_thread())
+        return run(*arguments)
+
     monkeypatch.setattr(OnnxEncoder, "__call__", spied)
+    monkeypatch.setattr(ServedModel, "_run", noted)
     model = ServedModel(saved("classification").directory, "mood", 1, ServerSettings(runtime=runtime))
     head, texts = saved("classification").head, np.array([b"the cat sat", b"who ran", b""], object)
     right, _ = head.expected(head.model, {"text": texts}, head.encode({"text": texts}))["serving_default"]
@@ -60,6 +66,7 @@ def test_which_runtime_computes(runtime, expected, saved, monkeypatch):
         answer = model.run("serving_default", {"text": texts[rows]})
         np.testing.assert_allclose(answer["probabilities"], right["probabilities"][rows], atol=1e-5)
     assert sizes == ([] if runtime == "tensorflow" else [2, 1])
+    assert (threading.current_thread() in threads) == (runtime != "tensorflow")
     kept = _variables(model)
     assert len(kept) > 2 if runtime == "tensorflow" else kept == {"classification/kernel", "classification/bias"}
     model.close()
