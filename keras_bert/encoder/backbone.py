@@ -26,9 +26,9 @@ class BertBackbone(keras_nlp.models.Backbone):
     a dict: `sequence_output`, float of shape (B, S, H), and `pooled_output`, float of shape (B, H), from [CLS], or from
     the last real token if `attention` is `"left_to_right"`.
 
-    KerasHub treats it as one of its own backbones. `save_to_preset` writes a directory that
-    `keras_nlp.models.Backbone.from_preset` reads once this module is imported. Once `keras_bert.models` is imported,
-    `keras_nlp.models.TextClassifier.from_preset` and `MaskedLM.from_preset` build this package's models from it.
+    KerasHub treats it as one of its own backbones. Once `keras_bert.models` is imported,
+    `keras_hub.models.Backbone.from_preset` reads the directories that `save_to_preset` writes, and
+    `keras_hub.models.TextClassifier.from_preset` and `MaskedLM.from_preset` build this package's models from them.
     KerasHub's own `BertTextClassifier(backbone, ...)` works too, but not its presets: KerasHub looks tasks up by the
     exact class of their backbone. `enable_lora` adapts the fused query, key and value; saving merges its factors. After
     `quantize("int8")`, save a `.keras` file: KerasHub 0.32's preset reader drops the quantized types, even for its own
