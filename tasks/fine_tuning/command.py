@@ -98,7 +98,8 @@ def main(task: Task) -> None:
         lines += next_lines(settings.output_dir)
     for line in lines:
         print(line)
-    print(f"Results are in {settings.output_dir}: report.html shows them.")
+    shown = ": report.html shows them" if settings.do_train or settings.do_eval else ""
+    print(f"Results are in {settings.output_dir}{shown}.")
 
 
 def score_lines(task: Task, results: dict) -> list[str]:

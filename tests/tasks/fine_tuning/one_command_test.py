@@ -545,12 +545,14 @@ def test_the_same_command_again_evaluates_the_same_rows(run, capsys):
     assert again == [lines[0], *lines[2:]]
 
 
-def test_a_prediction_keeps_the_flags_of_the_training(run):
+def test_a_prediction_keeps_the_flags_and_the_report_of_the_training(run, capsys):
     directory, path, *_ = run
     kept = (directory / "flags.json").read_bytes()
     arguments = [f"--test_file={path}", "--do_predict", f"--output_dir={directory}"]
     command.main(Classify(flags.parse(Classify.Settings, arguments)))
     assert (directory / "flags.json").read_bytes() == kept
+    said = capsys.readouterr().out.splitlines()[-2:]
+    assert said == [f"wrote {directory}/predictions.tsv", f"Results are in {directory}."]
 
 
 def test_what_the_terminal_cannot_show_is_escaped(tmp_path):
