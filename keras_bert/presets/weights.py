@@ -135,7 +135,7 @@ def load_weights_of(
     expected = (*heads, "pooled_dense") if uses_pooler else heads
     missed = [path for path in unassigned if path.partition("/")[0] in expected]
     if missed:
-        logging.warning("%s: has no %s; it starts from random weights.", checkpoint.source, ", ".join(missed))
+        logging.warning("%s: has no %s; random weights replace them.", checkpoint.source, ", ".join(missed))
     return unassigned
 
 
