@@ -14,9 +14,9 @@ PAGE = ROOT / "docs" / "models.md"
 
 
 def form(value):
-    """The keys and types of an answer."""
+    """The keys of an answer in their order, and its types."""
     if isinstance(value, dict):
-        return {name: form(item) for name, item in value.items()}
+        return [(name, form(item)) for name, item in value.items()]
     return list if isinstance(value, list) else type(value)
 
 
