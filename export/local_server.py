@@ -15,6 +15,7 @@ import contextlib
 import gc
 import os
 import signal
+import sys
 import time
 
 from export import base_path
@@ -57,20 +58,24 @@ def serve(settings: ServerSettings) -> None:
     # Freezing what the imports created shortens the garbage collection after a version ends, which delays requests.
     gc.collect()
     gc.freeze()
-    with running_server(models, settings, batching) as server, contextlib.suppress(KeyboardInterrupt):
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
-        lines = [
-            f"Serving {name} (version {version}) at {base_path.model_url(host, server.rest.server_port, name)}"
-            for name, version in server.served()
-        ]
-        lines.append(f"Page: http://{host}:{server.rest.server_port}/")
-        if server.grpc and server.grpc.port is not None:
-            lines.append(f"gRPC: {host}:{server.grpc.port}")
-        if settings.grpc_socket_path:
-            lines.append(f"gRPC: unix:{settings.grpc_socket_path}")
-        print("\n".join(lines), flush=True)
-        while True:  # A signal that arrives just before a sleep does not shorten it.
-            time.sleep(1)
+    try:
+        with running_server(models, settings, batching) as server, contextlib.suppress(KeyboardInterrupt):
+            signal.signal(signal.SIGTERM, signal.default_int_handler)
+            lines = [
+                f"Serving {name} (version {version}) at {base_path.model_url(host, server.rest.server_port, name)}"
+                for name, version in server.served()
+            ]
+            lines.append(f"Page: http://{host}:{server.rest.server_port}/")
+            if server.grpc and server.grpc.port is not None:
+                lines.append(f"gRPC: {host}:{server.grpc.port}")
+            if settings.grpc_socket_path:
+                lines.append(f"gRPC: unix:{settings.grpc_socket_path}")
+            print("\n".join(lines), flush=True)
+            while True:  # A signal that arrives just before a sleep does not shorten it.
+                time.sleep(1)
+    except KeyboardInterrupt:  # A normal exit would wait for graphs that run, or abort in those of ONNX Runtime.
+        print(f"{flags.command_name()}: interrupted.", file=sys.stderr, flush=True)
+        os._exit(130)
     if server.rest.admission.in_progress or server.manager.is_loading:
         os._exit(0)  # A normal exit would wait for the threads of abandoned requests and loads, however long they run.
 

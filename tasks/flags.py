@@ -76,7 +76,7 @@ def run(main: Callable[..., int | None], settings_class: type[Settings] | None =
     gc.set_threshold(10_000, 10, 5)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # A text of a table may not fit the terminal's encoding.
-    command = _command_name()
+    command = command_name()
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # Otherwise no `finally` runs.
     try:
@@ -159,7 +159,8 @@ def _parse(argv: list[str], command: str, main: Callable, settings_class: type[S
     return _settings_of(values, settings_class)
 
 
-def _command_name() -> str:
+def command_name() -> str:
+    """Returns the command's name, as its messages begin."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     if spec is not None and not spec.name.startswith("__main__"):
         return f"python -m {spec.name.removesuffix('.__main__')}"

@@ -167,13 +167,15 @@ def test_a_url_finds_memory_and_onednn_already_set(monkeypatch):
 
 def test_a_second_signal_does_not_wait_for_requests(base_path):
     script = """
-import threading
+import concurrent.futures, threading
 from export import local_server
 from export.server import rest_routes
 
+graphs = concurrent.futures.ThreadPoolExecutor()  # A normal exit waits for its threads.
+
 def answer(*_):
     print("answering", flush=True)
-    threading.Event().wait()
+    graphs.submit(threading.Event().wait).result()
 
 rest_routes.RestRoutes.respond = answer
 local_server.console_main()
