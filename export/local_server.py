@@ -14,6 +14,7 @@ does not wait for them. Ctrl-C while the models load ends the command at once.
 import contextlib
 import gc
 import os
+import resource
 import signal
 import sys
 import time
@@ -37,6 +38,7 @@ def serve(settings: ServerSettings) -> None:
     """
     # Before anything imports TensorFlow, as the URL of a model or a settings file does.
     memory.limit_arenas()
+    _allow_files(settings.max_connections)
     # gRPC's core writes to standard error itself, for example about a taken port or bytes that are not HTTP/2.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     if settings.runtime == "onnxruntime":  # No encoder needs oneDNN, which would keep memory for each input shape.
@@ -78,6 +80,17 @@ def serve(settings: ServerSettings) -> None:
         os._exit(130)
     if server.rest.admission.in_progress or server.manager.is_loading:
         os._exit(0)  # A normal exit would wait for the threads of abandoned requests and loads, however long they run.
+
+
+def _allow_files(number: int) -> None:
+    """Lets the process open so many more files, as far as the system allows.
+
+    Beyond the limit, usually 1,024, a server can neither accept nor refuse a connection, nor look for versions.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY:
+        most = min(limit for limit in (soft + number, hard) if limit != resource.RLIM_INFINITY)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def _batching_parameters(settings: ServerSettings) -> config_files.BatchingParameters | None:

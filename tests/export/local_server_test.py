@@ -1,6 +1,7 @@
 """bert-serve: which version it serves under which name, what it says, and how it ends."""
 
 import ast
+import contextlib
 import http.client
 import json
 import os
@@ -198,6 +199,29 @@ local_server.console_main()
             _, errors = process.communicate(timeout=60)
     assert (process.returncode, errors) == (130, "-c: interrupted.\n")
     assert time.monotonic() - begun < DRAIN_SECONDS / 2
+
+
+def test_connections_may_exceed_the_usual_number_of_files(base_path):
+    script = """
+import resource
+from export import local_server
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (200, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+local_server.console_main()
+"""
+    flags = (f"--model_base_path={base_path}", "--rest_api_port=0", "--port=-1", "--max_connections=300")
+    with toy_server.run_command("-c", script, *flags) as process, contextlib.ExitStack() as stack:
+        process.stdout.readline()
+        address = ("127.0.0.1", int(process.stdout.readline().rpartition(":")[2].strip("/\n")))
+        for _ in range(299):
+            stack.enter_context(socket.create_connection(address, timeout=10))
+        answers = []
+        for _ in range(2):
+            connection = stack.enter_context(socket.create_connection(address, timeout=10))
+            connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            answers.append(connection.recv(12))
+        assert answers == [b"HTTP/1.1 200", b"HTTP/1.1 503"]  # The last one is one too many.
+        process.kill()
 
 
 def test_a_wrong_name_is_one_line(base_path):
