@@ -147,7 +147,7 @@ class GrpcServer:
     def __init__(self, manager: ModelManager, metrics: Metrics, admission: Admission, settings: ServerSettings):
         num_threads = admission.max_requests + _SPARE_THREADS
         options = {
-            "grpc.max_receive_message_length": settings.max_request_bytes,
+            "grpc.max_receive_message_length": min(settings.max_request_bytes, 2**31 - 1),  # An int32.
             "grpc.max_send_message_length": -1,
             "grpc.so_reuseport": 0,  # Otherwise a second server would quietly take a share of the requests.
             **_channel_arguments(settings.grpc_channel_arguments),

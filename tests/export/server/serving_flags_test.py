@@ -102,6 +102,11 @@ def test_a_unix_socket_that_another_server_listens_on_is_not_taken_over(server, 
     test_a_unix_socket(server, socket_path)
 
 
+def test_bodies_may_be_larger_than_grpc_takes(server):
+    rest, settings = server.rest, ServerSettings(port=0, max_request_megabytes=2048)
+    assert GrpcServer(server.manager, rest.routes.metrics, rest.admission, settings).port
+
+
 def test_arguments_of_the_channel_outweigh_our_own(channel):
     stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
     with pytest.raises(grpc.RpcError) as caught:
