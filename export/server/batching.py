@@ -218,7 +218,8 @@ class Batcher:
         if size > self.parameters.max_batch_size:
             if self.parameters.enable_large_batch_splitting:
                 return self.run_graph(signature_name, arrays, time_left)
-            raise invalid(f"Task size {size} is larger than maximum input batch size {self.parameters.max_batch_size}")
+            largest = f"{self.parameters.max_batch_size} (max_batch_size of the batching parameters)"
+            raise invalid(f"Task size {size} is larger than maximum input batch size {largest}")
         self.metrics.input_batch_size.labels(self.model_name).observe(size)
         shapes = tuple((name, array.shape[1:], array.dtype.str) for name, array in sorted(arrays.items()))
         task = _Task(arrays, size, time_left)

@@ -254,7 +254,7 @@ def test_the_description_is_written(exported, name):
 def test_batching_parameters_are_taken(exported):
     _, base = exported("multiple_choice")
     parameters = read_batching_parameters(os.path.join(base, "1", PER_MODEL_FILE))
-    assert parameters.max_batch_size == 128
+    assert parameters.max_batch_size == 128  # docs/serving.md names it.
     assert parameters.batch_timeout_micros == 1000
     assert parameters.allowed_batch_sizes == ()
 

@@ -251,7 +251,7 @@ def test_a_request_that_is_too_late_is_dropped(graph, batcher):
 
 
 def test_a_request_larger_than_a_batch(graph, batcher):
-    message = "Task size 3 is larger than maximum input batch size 2"
+    message = r"Task size 3 is larger than maximum input batch size 2 \(max_batch_size of the batching parameters\)"
     with pytest.raises(ServingError, match=message):
         batcher(max_batch_size=2).run("s", {"x": np.ones(3)}, unlimited)
     whole = batcher(max_batch_size=2, enable_large_batch_splitting=True).run("s", {"x": np.ones(3)}, unlimited)
