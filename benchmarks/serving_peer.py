@@ -51,7 +51,12 @@ def bert_serve(directory: str, runtime: str = "auto", int8: bool = False) -> Cal
 
     settings = ServerSettings(runtime=runtime, precision="int8" if int8 else "float32")
     model = ServedModel(directory, "peer", 1, settings)
-    return lambda texts: model.run("serving_default", {"text": np.array(texts, object)})["probabilities"]
+
+    def answer(texts):
+        texts = np.array([text.encode() for text in texts], object)
+        return model.run("serving_default", {"text": texts})["probabilities"]
+
+    return answer
 
 
 def cc(directory: str) -> Callable:

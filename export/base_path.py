@@ -13,11 +13,14 @@ from keras_bert.files import absolute, is_directory, is_file, list_directory
 MAX_VERSION = 2**63 - 1  # TensorFlow Serving reads a version into an int64.
 
 # Files in a version's directory: its warm-up requests, under TensorFlow Serving's name; its description; for ONNX
-# Runtime in bert-serve, the description of its encoders, and which of their products may be computed in 8 bits.
+# Runtime in bert-serve, the description of its encoders, which of their products may be computed in 8 bits, how texts
+# become token ids, and the graph from an encoder's outputs to the answer.
 WARMUP_FILE = os.path.join("assets.extra", "tf_serving_warmup_requests")
 DESCRIPTION_FILE = os.path.join("assets.extra", "model.json")
 ENCODERS_FILE = os.path.join("assets.extra", "encoders.json")
 INT8_FILE = os.path.join("assets.extra", "int8.json")
+TEXTS_FILE = os.path.join("assets.extra", "texts.json")
+HEAD_FILE = os.path.join("assets.extra", "head.pb")
 PER_MODEL_FILE = "batching_params.pbtxt"  # TensorFlow Serving reads it from each version's directory.
 
 

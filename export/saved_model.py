@@ -6,13 +6,15 @@ from collections.abc import Mapping, Sequence
 import keras
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
 from export import companion_files
-from export.base_path import ENCODERS_FILE, INT8_FILE, MAX_VERSION, numbered_versions
+from export.base_path import ENCODERS_FILE, HEAD_FILE, INT8_FILE, MAX_VERSION, TEXTS_FILE, numbered_versions
 from export.graph.model_copies import is_float32, rebuild, rebuild_for_serving
 from export.heads.base import Head
 from export.heads.classification import Classification, LabelSet
 from export.heads.loading import HEADS
+from export.heads.sequence import SequenceHead
 from export.verification import cc_check, verify
 from keras_bert.answers.text_bounds import find_backbone
 from keras_bert.errors import InputError
@@ -200,8 +202,34 @@ def write_graph(head: Head, model: keras.Model, directory: str) -> int:
     encoders = map(find_backbone, (model, *head.more_models))
     described = [encoder.describe(names) for encoder in encoders if encoder.is_described]
     write_json(os.path.join(directory, ENCODERS_FILE), described)  # For `bert-serve`, to run them in ONNX Runtime.
+    if described and (encoding := head.encoding()):
+        write_json(os.path.join(directory, TEXTS_FILE), encoding)
+        with open(os.path.join(directory, HEAD_FILE), "wb") as file:
+            file.write(_head_graph(head, model))
     numbers = (variable for variable in (*module.weights, *module.more) if variable.dtype != tf.string)
     return sum(int(np.prod(variable.shape)) * variable.dtype.size for variable in numbers)
+
+
+def _head_graph(head: SequenceHead, model: keras.Model) -> bytes:
+    """Returns the graph from the encoder's inputs and outputs to the answer, by their names, with constant weights.
+
+    From now on, `model` reads the encoder's outputs in place of computing them.
+    """
+    backbone = find_backbone(model)
+    ids = dict.fromkeys(("token_ids", "segment_ids", "padding_mask"), tf.TensorSpec([None, None], tf.int32))
+    states = {
+        "pooled_output": tf.TensorSpec([None, backbone.hidden_dim]),
+        "sequence_output": tf.TensorSpec([None, None, backbone.hidden_dim]),
+    }
+
+    def answer(**given):
+        backbone.encode_by(lambda *_: {name: given[name] for name in states})
+        encoded = {name: given[name] for name in ids}
+        answers = head.complete(head.answer(model(encoded, training=False), encoded))
+        return {name: tf.identity(value, name=f"answer/{name}") for name, value in answers.items()}
+
+    traced = tf.function(answer, autograph=False).get_concrete_function(**ids, **states)
+    return convert_variables_to_constants_v2(traced).graph.as_graph_def().SerializeToString()
 
 
 def _publish(temporary: str, directory: str, version: int | None) -> str:

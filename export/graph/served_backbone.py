@@ -118,19 +118,12 @@ class ServedBackbone(BertBackbone):
         return self._encode_in_graph(*(inputs[name] for name in ("token_ids", "segment_ids", "padding_mask")))
 
     def encode_by(self, encode: Callable) -> None:
-        """Lets a function of arrays compute the encoder, in graphs that are traced from now on.
+        """Lets a function compute the encoder, in graphs that are traced from now on.
 
         Args:
-            encode: `token_ids`, `segment_ids`, `padding_mask`, int32 (B, S), to `pooled_output` and `sequence_output`.
+            encode: `token_ids`, `segment_ids`, `padding_mask`, int32 tensors (B, S), to the encoder's outputs by name.
         """
-
-        def encode_in_graph(*inputs):
-            pooled, states = tf.numpy_function(encode, inputs, [tf.float32] * 2, stateful=False)
-            pooled.set_shape([None, self.hidden_dim])
-            states.set_shape([None, None, self.hidden_dim])
-            return {"sequence_output": states, "pooled_output": pooled}
-
-        self._encode_in_graph = encode_in_graph
+        self._encode_in_graph = encode
 
     def get_config(self):
         own = {name: getattr(self, name) for name in ("first_token_only", "bfloat16", "tied")}

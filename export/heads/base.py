@@ -148,6 +148,13 @@ class Head(Answers):
 
         return signatures.trace(from_token_ids, self.token_inputs, tf.int32)
 
+    def encoding(self) -> dict | None:
+        """Describes how texts become token ids, as JSON for `export.server.runtime.short_texts`.
+
+        None, the default, if another process cannot compute the answer from the encoder's outputs for these ids.
+        """
+        return None
+
     def answer_examples(self, texts: Mapping, answer: Mapping) -> dict[str, tf.Tensor]:
         """Turns an answer of `serving_default` into the outputs of `example_signature`."""
         raise NotImplementedError(f"{type(self).__name__} has no signature of examples.")

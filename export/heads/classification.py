@@ -126,7 +126,7 @@ class LabelSet(LabelSetAnswers, LabelledHead):
     def expected(self, model, texts, encoded):
         right = super().expected(model, texts, encoded)
         of_all, _ = right[signatures.SERVING_DEFAULT]
-        answer = probes.on_cpu(self.choose, of_all)
+        answer = probes.on_cpu(self.complete, of_all)
         distances = np.abs(of_all["probabilities"] - self.thresholds)
         # Rounding may decide whether a label is given, or which of two labels comes first.
         undecided = (distances <= TOLERANCE).any(axis=-1) | probes.undecided(of_all["probabilities"], len(self.labels))

@@ -166,6 +166,10 @@ class SentenceEmbedding(EmbeddingAnswers, CountedHead):
             traced[name] = signatures.trace(head.answering(model), self.text_inputs, tf.string)
         return traced
 
+    def encoding(self):
+        encoding = super().encoding()
+        return encoding and {**encoding, "prompt": self.prompt, "num_left_out": self.num_left_out}
+
     def answering(self, model) -> Callable[..., dict[str, tf.Tensor]]:
         """Returns the function from `text`, string [B], to its `embedding`."""
         return lambda text: EmbeddingAnswers.answer_texts(self, model, {"text": text})

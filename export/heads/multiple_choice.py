@@ -25,6 +25,9 @@ class MultipleChoice(ChoiceAnswers, BestOfHead):
     def answer_examples(self, texts, answer):
         return {"classes": texts["choices"], "scores": answer["probabilities"]}
 
+    def encoding(self):
+        return None
+
     # === Probes ===
 
     def probe_texts(self):

@@ -117,6 +117,9 @@ class Search(SentenceEmbedding):
     def heads_of_prompts(self):
         return {}
 
+    def encoding(self):
+        return None
+
     def answer_texts(self, model, texts):
         nearest = self.find(self.answering(model)(**texts)["embedding"])
         if self._reranker is None:

@@ -19,6 +19,18 @@ _PAIR_SHIFT = 3  # From a pair's first text to its second in `probes.TEXTS`, so 
 class SequenceHead(SequenceAnswers, Head):
     """A head whose model encodes a row's texts as one sequence; see `Head`."""
 
+    def encoding(self):
+        if self.long_texts is not None:
+            return None
+        tokenizer = self.preprocessor.tokenizer
+        return {
+            "inputs": list(self.text_inputs),
+            "vocabulary": tokenizer.get_vocabulary(),
+            "lowercase": tokenizer.lowercase,
+            "special_tokens": tokenizer.special_tokens_in_strings,
+            "sequence_length": self.preprocessor.sequence_length,
+        }
+
     # === Probes ===
 
     def probe_texts(self):

@@ -24,20 +24,21 @@ from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf import config_pb2, meta_graph_pb2
 from tensorflow.python.saved_model import loader_impl
 
-from export.base_path import DESCRIPTION_FILE
+from export.base_path import DESCRIPTION_FILE, TEXTS_FILE
 from export.server import monitoring
 from export.server.admission import Turns
 from export.server.batching import Arrays, Batcher
 from export.server.monitoring import Metrics
-from export.server.runtime import encoders
+from export.server.runtime import encoders, short_texts
 from export.server.server_settings import ServerSettings
 from export.server.serving_error import CODE_NAMES, ServingError, TimeLeft, invalid, unlimited
-from export.signatures import COUNT_TOKENS
+from export.signatures import COUNT_TOKENS, SERVING_DEFAULT
 from keras_bert.errors import InputError, first_line
-from keras_bert.files import read_object
+from keras_bert.files import is_file, read_object
 from tasks.settings import available_cores
 
 _MAX_DESCRIPTION_BYTES = 1 << 20
+_HEAD = "head"  # The place in the graph for what `short_texts` reads.
 # The time that a slice should take, estimated from the last run of its signature.
 _SLICE_SECONDS = 1.0
 # Limits on the first slice of a request (a single row if the signature has not run before), on every slice, and on the
@@ -94,7 +95,7 @@ class ServedModel:
         self.directory = directory
         self.name = name
         self.version = version
-        self.description = None
+        self.description, self._short_texts = None, None
         with contextlib.suppress(InputError):  # Anything but a JSON object of reasonable size counts as none.
             self.description = read_object(os.path.join(directory, DESCRIPTION_FILE), _MAX_DESCRIPTION_BYTES)
         config = _session_config(settings)
@@ -107,10 +108,13 @@ class ServedModel:
         try:
             with graph.as_default():
                 loader = loader_impl.SavedModelLoader(directory)
-                self._has_onnxruntime = self._use_onnxruntime(loader.get_meta_graph_def_from_tags(tags), settings)
+                self._encode = self._use_onnxruntime(loader.get_meta_graph_def_from_tags(tags), settings)
                 meta_graph = loader.load(self._session, tags)
-                if self._has_onnxruntime:
+                if self._encode:
                     self._empty(encoders.unread_variables(meta_graph))
+                if self._encode and is_file(os.path.join(directory, TEXTS_FILE)):
+                    self._short_texts = short_texts.ShortTexts(directory, self._encode)
+                    tf.import_graph_def(self._short_texts.head, name=_HEAD)
         # The loader has no error of its own for a damaged directory; truncated files and flipped bytes raise these.
         except (OSError, ValueError, LookupError, RuntimeError, DecodeError, tf.errors.OpError) as error:
             self.close()
@@ -127,21 +131,22 @@ class ServedModel:
             for name, definition in self.signature_defs.items()
             if _is_runnable(name, definition)
         }
-        self._callables: dict[str, Callable] = {}
+        self._callables: dict[tuple[str, bool], Callable] = {}
         self._lock = threading.Lock()  # Guards them.
         self._turns = turns or Turns()
         # Signature -> bytes of inputs per second in its last run; inf for the first run, which optimizes the graph.
         self._rates: dict[str, float] = {}
         self._paddings = _paddings(self.description, self.signatures)
 
-    def _use_onnxruntime(self, meta_graph: meta_graph_pb2.MetaGraphDef, settings: ServerSettings) -> bool:
-        """Makes ONNX Runtime compute the encoders of a graph before it is loaded; returns whether it can and does."""
+    def _use_onnxruntime(
+        self, meta_graph: meta_graph_pb2.MetaGraphDef, settings: ServerSettings
+    ) -> Callable[..., tuple[np.ndarray, np.ndarray]] | None:
+        """Makes ONNX Runtime compute the encoders of a graph before it is loaded; returns the first, if it does."""
         if settings.runtime == "tensorflow" or settings.precision == "bfloat16":
-            return False
+            return None
         int8, threads = settings.precision == "int8", _session_config(settings).intra_op_parallelism_threads
         try:
-            encoders.replace(meta_graph, self.directory, num_threads=threads, int8=int8)
-            return True
+            return encoders.replace(meta_graph, self.directory, num_threads=threads, int8=int8)
         except InputError as error:
             if int8:
                 raise
@@ -149,7 +154,7 @@ class ServedModel:
                 raise InputError(f"{error} Export the model again, or leave out --runtime=onnxruntime.") from error
             if self.description is not None:  # Only models that bert-export wrote can be expected to work.
                 logging.getLogger(__name__).warning("TensorFlow computes the encoder. %s", error)
-            return False
+            return None
 
     def _empty(self, variables: list[str]) -> None:
         """Frees the memory of variables that nothing reads."""
@@ -173,7 +178,8 @@ class ServedModel:
         """
         counts = {len(array) if array.ndim else 0 for array in arrays.values()}
         if signature_name not in self._paddings or len(counts) != 1 or max(counts) <= 1:
-            num_bytes = sum(int(_bytes_of_rows(array).sum()) for array in arrays.values())
+            # NumPy's functions would take longer for one row.
+            num_bytes = sum(sum(map(len, a.flat)) if a.dtype == object else a.nbytes for a in arrays.values())
             return self._run_in_turn(signature_name, arrays, num_bytes + _BYTES_PER_ROW, time_left)
         sizes = np.cumsum(sum(_bytes_of_rows(array) for array in arrays.values()) + _BYTES_PER_ROW)
         is_known = self._rates.get(signature_name, math.inf) < math.inf
@@ -192,7 +198,7 @@ class ServedModel:
         with self._turns.turn(num_bytes, time_left):
             start = time.monotonic()
             monitoring.spend(monitoring.QUEUE, start - asked)
-            run = self._run if self._has_onnxruntime else functools.partial(self._turns.run, self._run)
+            run = self._run if self._encode else functools.partial(self._turns.run, self._run)
             outputs = run(signature_name, arrays)
             is_first = signature_name not in self._rates
             self._rates[signature_name] = math.inf if is_first else num_bytes / max(time.monotonic() - start, 1e-6)
@@ -209,28 +215,34 @@ class ServedModel:
     def _run(self, signature_name: str, arrays: Arrays) -> dict[str, np.ndarray]:
         signature = self.signatures[signature_name]
         try:
-            values = self._callable(signature_name)(*(arrays[name] for name in signature.inputs))
+            encoded = self._short_texts and signature_name == SERVING_DEFAULT and self._short_texts(arrays)
+            if not encoded or signature_name not in self._rates:  # The first run optimizes the graph for other texts.
+                values = self._callable(signature_name)(*(arrays[name] for name in signature.inputs))
+            if encoded:
+                values = self._callable(signature_name, of_head=True)(*encoded)
         except (tf.errors.OpError, RuntimeError) as error:
             raise _refusal(error, signature, arrays) from error
         # A scalar comes as a Python or NumPy value.
         return {
-            name: np.asarray(value, spec.dtype.as_numpy_dtype)
+            name: value if isinstance(value, np.ndarray) else np.asarray(value, spec.dtype.as_numpy_dtype)
             for (name, spec), value in zip(signature.outputs.items(), values, strict=True)
         }
 
-    def _callable(self, signature_name: str) -> Callable:
-        """Returns the function that runs a signature; making it, at the first call, optimizes the graph."""
+    def _callable(self, signature_name: str, of_head: bool = False) -> Callable:
+        """Returns the function that runs a signature, or only its head; making it, at the first call, optimizes it."""
         with self._lock:
-            if signature_name not in self._callables:
+            if (signature_name, of_head) not in self._callables:
                 definition, signature = self.signature_defs[signature_name], self.signatures[signature_name]
-                options = config_pb2.CallableOptions(
-                    feed=[definition.inputs[name].name for name in signature.inputs],
-                    fetch=[definition.outputs[name].name for name in signature.outputs],
-                )
+                feed = [definition.inputs[name].name for name in signature.inputs]
+                fetch = [definition.outputs[name].name for name in signature.outputs]
+                if of_head:
+                    feed = [f"{_HEAD}/{name}:0" for name in self._short_texts.head_inputs]
+                    fetch = [f"{_HEAD}/answer/{name}:0" for name in signature.outputs]
+                options = config_pb2.CallableOptions(feed=feed, fetch=fetch)
                 if self._in_caller:
                     options.run_options.inter_op_thread_pool = -1
-                self._callables[signature_name] = self._session._make_callable_from_options(options)
-            return self._callables[signature_name]
+                self._callables[signature_name, of_head] = self._session._make_callable_from_options(options)
+            return self._callables[signature_name, of_head]
 
     def close(self) -> None:
         """Frees the resources of the session."""

@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import tensorflow as tf
 
 from export.graph.model_copies import rebuild_for_serving
 from export.graph.onnx_encoder import dense_products
@@ -98,9 +99,15 @@ class Trial:
         self.description = backbone.describe({id(weight.value): name for name, weight in weights.items()})
         self.weights = {name: weight.numpy() for name, weight in weights.items()}
         self.products = dense_products(backbone.num_layers)
-        backbone.encode_by(lambda *ids: self.encode(*ids))
+        backbone.encode_by(self._encode_in_graph)
         self._answer = head.function_of_token_ids(self.model)
         self.encode = self.encoder()
+
+    def _encode_in_graph(self, *ids: tf.Tensor) -> dict[str, tf.Tensor]:
+        pooled, states = tf.numpy_function(lambda *arrays: self.encode(*arrays), ids, [tf.float32] * 2, stateful=False)
+        width = self.description["hidden_dim"]
+        pooled, states = tf.ensure_shape(pooled, [None, width]), tf.ensure_shape(states, [None, None, width])
+        return {"sequence_output": states, "pooled_output": pooled}
 
     def encoder(self, int8: Collection[str] = ()) -> OnnxEncoder:
         """Makes an encoder with these products in integers."""

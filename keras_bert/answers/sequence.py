@@ -53,10 +53,14 @@ class SequenceAnswers(Answers):
 
     def answer_texts(self, model, texts):
         if self.long_texts is None:
-            return in_pieces(model, self.encode_in_graph(texts), self.answer)
+            return self.complete(in_pieces(model, self.encode_in_graph(texts), self.answer))
         encoded, rows = self.read_windows(texts["text"])
         outputs = outputs_in_pieces(model, encoded)
-        return self.answer(self.pool(outputs, rows, tf.shape(texts["text"])), encoded)
+        return self.complete(self.answer(self.pool(outputs, rows, tf.shape(texts["text"])), encoded))
+
+    def complete(self, answer: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """Adds to the answers of all rows what can only be computed for all of them."""
+        return answer
 
     def read_windows(self, text: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
         """Encodes texts, string [B], that are not truncated; returns what `long_texts` does."""
@@ -167,10 +171,7 @@ class LabelSetAnswers(SequenceAnswers):
         is_logits = gives_logits(model, keras.activations.sigmoid)
         self.token_outputs = {"probabilities": TokenOutput(("classes",), sigmoid=is_logits)}
 
-    def answer_texts(self, model, texts):
-        return self.choose(super().answer_texts(model, texts))
-
-    def choose(self, answer: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    def complete(self, answer):
         """Adds the labels that reach their thresholds to the `probabilities`, padded to the row with most labels."""
         probabilities = answer["probabilities"]  # [B, C]
         is_chosen = probabilities >= tf.constant(self.thresholds, tf.float32)
@@ -260,6 +261,7 @@ class EmbeddingAnswers(SequenceAnswers):
 
     Attributes:
         prompt: str, the text of the prompt.
+        num_left_out: int, number of tokens, [CLS] among them, that the pooling leaves out.
 
     Raises:
         ValueError: the model has no such prompt.
@@ -274,10 +276,10 @@ class EmbeddingAnswers(SequenceAnswers):
         if name and name not in prompts:
             raise ValueError(f"`prompt` must be one of {', '.join(prompts) or 'none'}. Received: prompt={name!r}")
         self.prompt = prompts[name] if name else ""
-        self._num_left_out = 0  # Tokens, [CLS] among them, that the pooling leaves out.
+        self.num_left_out = 0
         if self.prompt and not model.include_prompt:
             (length,) = preprocessor.tokenizer.tokenize([self.prompt]).row_lengths()
-            self._num_left_out = min(int(length) + 1, preprocessor.sequence_length - 1)
+            self.num_left_out = min(int(length) + 1, preprocessor.sequence_length - 1)
 
     def pack(self, texts):
         return self._mark(super().pack({name: self._with_prompt(text) for name, text in texts.items()}))
@@ -291,9 +293,9 @@ class EmbeddingAnswers(SequenceAnswers):
 
     def _mark(self, encoded: dict[str, tf.Tensor], has_prompt: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
         """Marks the tokens that `PoolTokens` leaves out in `padding_mask`; `has_prompt` is bool [W], None for all."""
-        if not self._num_left_out:
+        if not self.num_left_out:
             return encoded
         mask = encoded["padding_mask"]
-        is_prompt = (tf.range(tf.shape(mask)[1]) < self._num_left_out)[tf.newaxis]
+        is_prompt = (tf.range(tf.shape(mask)[1]) < self.num_left_out)[tf.newaxis]
         is_prompt = is_prompt if has_prompt is None else is_prompt & has_prompt[:, tf.newaxis]
         return {**encoded, "padding_mask": mask + mask * tf.cast(is_prompt, tf.int32)}

@@ -28,14 +28,14 @@ _CHUNKS = re.compile(rf"[\S{re.escape(_FALSE_BLANKS)}]+").finditer
 class _Memory(dict):
     """Caches the results of `make` for a bounded number of short strings."""
 
-    def __init__(self, make: Callable[[str], tuple]):
+    def __init__(self, make: Callable[[str], tuple], most: int):
         super().__init__()
-        self._make = make
+        self._make, self._most = make, most
 
     def __missing__(self, text: str) -> tuple:
         made = self._make(text)
         if len(text) <= _LONGEST_REMEMBERED:
-            if len(self) >= _REMEMBERED:
+            if len(self) >= self._most:
                 self.clear()
             self[text] = made
         return made
@@ -50,6 +50,7 @@ class PythonBertTokenizer(VocabularyLookup):
     Args:
         vocabulary: path of a file with one piece per line (the line number, from 0, is the id), or list of the pieces.
         lowercase, special_tokens_in_strings: as in `keras_bert.BertTokenizer`.
+        most_remembered: limit on the strings in each cache.
 
     Raises:
         InputError: as `keras_bert.vocabulary.read_vocabulary`.
@@ -66,6 +67,7 @@ class PythonBertTokenizer(VocabularyLookup):
         vocabulary: str | os.PathLike | list[str],
         lowercase: bool | None = None,
         special_tokens_in_strings: bool = False,
+        most_remembered: int = _REMEMBERED,
     ):
         self.set_pieces(read_vocabulary(vocabulary, lowercase), lowercase)
         self.special_tokens_in_strings = special_tokens_in_strings
@@ -74,9 +76,9 @@ class PythonBertTokenizer(VocabularyLookup):
             setattr(self, name, token)
             setattr(self, f"{name}_id", self._ids[token])
         self._longest = max(self._lengths)
-        self._ids_of_word = _Memory(self._match)
-        self._ids_of_chunk = _Memory(self._tokenize_chunk)
-        self._spans_of_chunk = _Memory(self._span_chunk)
+        self._ids_of_word = _Memory(self._match, most_remembered)
+        self._ids_of_chunk = _Memory(self._tokenize_chunk, most_remembered)
+        self._spans_of_chunk = _Memory(self._span_chunk, most_remembered)
 
     @classmethod
     def of(cls, tokenizer) -> "PythonBertTokenizer":

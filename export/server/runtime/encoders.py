@@ -20,8 +20,10 @@ from keras_bert.files import read_optional_json
 from tasks.settings import require_extra
 
 
-def replace(meta_graph: meta_graph_pb2.MetaGraphDef, directory: str, *, num_threads: int, int8: bool) -> None:
+def replace(meta_graph: meta_graph_pb2.MetaGraphDef, directory: str, *, num_threads: int, int8: bool) -> Callable:
     """Replaces the encoders of a graph that is about to be loaded into the default graph, which keeps them alive.
+
+    Returns the model's own encoder.
 
     Args:
         meta_graph: the version's graph, which is changed in place.
@@ -63,6 +65,7 @@ def replace(meta_graph: meta_graph_pb2.MetaGraphDef, directory: str, *, num_thre
         raise InputError(f"{directory}: ONNX Runtime cannot compute the encoder ({first_line(error)}).") from error
     for function, encoder in replaced:
         _call_instead(function, encoder)
+    return replaced[0][1]
 
 
 def unread_variables(meta_graph: meta_graph_pb2.MetaGraphDef) -> list[str]:

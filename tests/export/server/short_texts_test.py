@@ -1,0 +1,103 @@
+"""Short texts in `bert-serve`: tokens from Python and the head alone give the answers of the whole graph."""
+
+import os
+
+import numpy as np
+import pytest
+from toy_classifier import assets
+from toy_saved import ALL_HEADS, PROMPTS, embedder, save_graph
+
+from export.base_path import HEAD_FILE, TEXTS_FILE
+from export.heads.embeddings import SentenceEmbedding
+from export.server.servable import ServedModel
+from export.server.server_settings import ServerSettings
+from export.server.serving_error import ServingError
+from export.verification import probes
+from keras_bert.errors import InputError
+from keras_bert.files import write_json
+
+_HEADS = {
+    **{name: lambda name=name: ALL_HEADS[name]() for name in ("classification of pairs", "multi_label_classification")},
+    "prompt left out": lambda: SentenceEmbedding(embedder(**PROMPTS, include_prompt=False), assets()),
+}
+_MORE = ("classification", "regression of pairs", "embeddings", "embeddings without pooler", "sentence_embedding")
+_HEADS |= {name: lambda name=name: ALL_HEADS[name]() for name in _MORE}
+_WITHOUT = ("multiple_choice", "fill_mask", "token_classification", "classification in windows", "search")
+
+
+def _load(directory: str) -> ServedModel:
+    return ServedModel(directory, "toy", 1, ServerSettings(runtime="onnxruntime"))
+
+
+def _is_short(text: bytes) -> bool:
+    return len(text) <= 500 and text.decode(errors="ignore").encode() == text
+
+
+@pytest.mark.usefixtures("quick_sessions")
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in _MORE else name for name in _HEADS]
+)
+def test_short_texts_are_answered_as_by_the_graph(name, tmp_path, monkeypatch):
+    head = _HEADS[name]()
+    model = _load(save_graph(head, str(tmp_path)))
+    short = model._short_texts
+    texts = [text for text in probes.as_bytes(probes.TEXTS) if _is_short(text)]
+    texts += ["hello [SEP] ΟΔΥΣΣΕΥΣ".encode(), b"who was jim " * 9, b"hello", b"hello wonderful " * 12]
+    rows = np.array(texts, object)
+    columns = [rows, rows[::-1], np.roll(rows, 1)][: len(head.text_inputs)]
+    requests = [dict(zip(head.text_inputs, (column[part] for column in columns), strict=True)) for part in _parts(rows)]
+    assert all(map(short, requests))
+    for request in requests:
+        monkeypatch.setattr(model, "_short_texts", None)
+        right = model.run("serving_default", request)
+        monkeypatch.setattr(model, "_short_texts", short)
+        answer = model.run("serving_default", request)
+        assert set(answer) == set(right)
+        for key, expected in right.items():
+            assert answer[key].dtype == expected.dtype, key
+            if expected.dtype.kind == "f":
+                np.testing.assert_allclose(answer[key], expected, rtol=2e-6, atol=2e-6, err_msg=key)
+            else:
+                assert answer[key].tolist() == expected.tolist(), key
+    model.close()
+
+
+def _parts(rows: np.ndarray) -> list[slice]:
+    return [slice(None), *(slice(row, row + 1) for row in range(len(rows)) if rows[row])]
+
+
+@pytest.mark.usefixtures("quick_sessions")
+def test_the_graph_answers_what_is_not_short(saved, monkeypatch):
+    model = _load(saved("classification of pairs").directory)
+    short, asked = model._short_texts, []
+    monkeypatch.setattr(short, "_encode", lambda *ids: asked.append(ids))
+
+    def run(first, second):
+        return model.run("serving_default", {"text": np.array(first, object), "text_pair": np.array(second, object)})
+
+    assert len(run([b"hello \xff", b"jim"], [b"hello", b"world"])["label"]) == 2
+    assert len(run([b"hello " * 2000], [b"world"])["label"]) == 1
+    assert len(run([b""], [b""])["label"]) == 1
+    assert len(run([], [])["label"]) == 0
+    assert len(run([[b"hello"]], [[b"world"]])["label"]) == 1
+    with pytest.raises(ServingError, match="Expected as many rows"):
+        run([b"hello", b"who"], [b"world"])
+    assert not asked
+    model.close()
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) for name in _WITHOUT])
+def test_other_heads_need_their_graph(name):
+    assert ALL_HEADS[name]().encoding() is None
+
+
+@pytest.mark.usefixtures("quick_sessions")
+def test_damaged_files_are_named(tmp_path):
+    directory = save_graph(_HEADS["prompt left out"](), str(tmp_path))
+    with open(os.path.join(directory, HEAD_FILE), "r+b") as file:
+        file.truncate(100)
+    with pytest.raises(InputError, match="cannot be loaded as a SavedModel.*Was it copied whole"):
+        _load(directory)
+    write_json(os.path.join(directory, TEXTS_FILE), {"inputs": ["text"]})
+    with pytest.raises(InputError, match="cannot be loaded as a SavedModel.*vocabulary"):
+        _load(directory)
