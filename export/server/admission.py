@@ -15,7 +15,7 @@ from export.server.serving_error import ServingError, TimeLeft, too_late
 from tasks.settings import available_cores
 
 # Largest size in bytes of a short run's inputs: a text or two.
-_SHORT_BYTES = 4096
+SHORT_BYTES = 4096
 _RUNS_OF_A_THREAD = 8
 # Accessible without a key: health checks, and the page itself, which asks for the key.
 _OPEN_PATHS, _OPEN_METHODS = ("/health", "/"), "/grpc.health.v1.Health/"
@@ -126,7 +126,7 @@ class Turns:
         Raises:
             ServingError: (DEADLINE_EXCEEDED) no turn was free in time.
         """
-        turns = self._short if num_bytes <= _SHORT_BYTES else self._long
+        turns = self._short if num_bytes <= SHORT_BYTES else self._long
         seconds = time_left()
         if seconds <= 0 or not turns.acquire(timeout=seconds):
             raise too_late(seconds)

@@ -26,11 +26,17 @@ from typing import NamedTuple
 import numpy as np
 
 from export.server import monitoring
+from export.server.admission import SHORT_BYTES
 from export.server.config_files import BatchingParameters
 from export.server.monitoring import Metrics
 from export.server.serving_error import ServingError, TimeLeft, invalid, too_late
 
 Arrays = Mapping[str, np.ndarray]
+
+
+def count_bytes(arrays: Arrays) -> int:
+    """Returns the bytes of all values. For a few, NumPy's functions would take longer."""
+    return sum(sum(map(len, array.flat)) if array.dtype == object else array.nbytes for array in arrays.values())
 
 
 class _Key(NamedTuple):
@@ -193,6 +199,7 @@ class Batcher:
         metrics: counts requests and batches.
         own_columns: removes the padding that a request's outputs have only because of other requests in the batch:
             `(signature name, arrays) -> arrays`.
+        run_joined: runs the requests of a batch; None: `run_graph` does.
     """
 
     run_graph: Callable[[str, Arrays, TimeLeft], dict[str, np.ndarray]]
@@ -201,6 +208,7 @@ class Batcher:
     model_name: str
     metrics: Metrics
     own_columns: Callable[[str, dict[str, np.ndarray]], dict[str, np.ndarray]] = lambda _, outputs: outputs
+    run_joined: Callable[[str, Arrays, TimeLeft], dict[str, np.ndarray]] | None = None
 
     def run(self, signature_name: str, arrays: Arrays, time_left: TimeLeft) -> dict[str, np.ndarray]:
         """Runs a request within a batch; its signature must be batchable (`Signature.is_batchable`).
@@ -220,6 +228,8 @@ class Batcher:
                 return self.run_graph(signature_name, arrays, time_left)
             largest = f"{self.parameters.max_batch_size} (max_batch_size of the batching parameters)"
             raise invalid(f"Task size {size} is larger than maximum input batch size {largest}")
+        if count_bytes(arrays) > size * SHORT_BYTES:  # It would hold a thread while it waits for its turn.
+            return self.run_graph(signature_name, arrays, time_left)
         self.metrics.input_batch_size.labels(self.model_name).observe(size)
         shapes = tuple((name, array.shape[1:], array.dtype.str) for name, array in sorted(arrays.items()))
         task = _Task(arrays, size, time_left)
@@ -298,7 +308,8 @@ class Batcher:
         self.metrics.processed_batch_size.labels(self.model_name).observe(padded)
         self.metrics.padding_size.labels(self.model_name).observe(padded - rows)
         self.metrics.wrapped_runs.inc()
-        outputs = self.run_graph(signature_name, joined, lambda: max(task.time_left() for task in tasks))
+        run = self.run_joined or self.run_graph
+        outputs = run(signature_name, joined, lambda: max(task.time_left() for task in tasks))
         if any(not array.ndim or len(array) != padded for array in outputs.values()):
             raise ValueError("An output does not have the batch as its first dimension.")
         stops = itertools.accumulate(task.size for task in tasks)

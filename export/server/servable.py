@@ -27,7 +27,7 @@ from tensorflow.python.saved_model import loader_impl
 from export.base_path import DESCRIPTION_FILE, TEXTS_FILE
 from export.server import monitoring
 from export.server.admission import Turns
-from export.server.batching import Arrays, Batcher
+from export.server.batching import Arrays, Batcher, count_bytes
 from export.server.monitoring import Metrics
 from export.server.runtime import encoders, short_texts
 from export.server.server_settings import ServerSettings
@@ -163,7 +163,9 @@ class ServedModel:
         assigned = [tf.raw_ops.AssignVariableOp(resource=handle, value=nothing) for handle in handles]
         self._session.run(assigned, {nothing: np.zeros(0, np.float32)})
 
-    def run(self, signature_name: str, arrays: Arrays, time_left: TimeLeft = unlimited) -> dict[str, np.ndarray]:
+    def run(
+        self, signature_name: str, arrays: Arrays, time_left: TimeLeft = unlimited, is_batch: bool = False
+    ) -> dict[str, np.ndarray]:
         """Runs a signature on arrays of its types.
 
         If the model's description says how to join answers, many rows run in slices of about a second, and the
@@ -171,16 +173,16 @@ class ServedModel:
 
         Args:
             time_left: see `serving_error.TimeLeft`.
+            is_batch: bool, whether these are the short rows of several requests, whose runs never wait for long ones.
 
         Raises:
             ServingError: the graph refuses the values, such as a token id outside the vocabulary, or it failed, or the
                 deadline passed before a run.
         """
+        run_in_turn = functools.partial(self._run_in_turn, signature_name, time_left=time_left, is_batch=is_batch)
         counts = {len(array) if array.ndim else 0 for array in arrays.values()}
         if signature_name not in self._paddings or len(counts) != 1 or max(counts) <= 1:
-            # NumPy's functions would take longer for one row.
-            num_bytes = sum(sum(map(len, a.flat)) if a.dtype == object else a.nbytes for a in arrays.values())
-            return self._run_in_turn(signature_name, arrays, num_bytes + _BYTES_PER_ROW, time_left)
+            return run_in_turn(arrays, count_bytes(arrays) + _BYTES_PER_ROW)
         sizes = np.cumsum(sum(_bytes_of_rows(array) for array in arrays.values()) + _BYTES_PER_ROW)
         is_known = self._rates.get(signature_name, math.inf) < math.inf
         slices, start, done, most_bytes, most_rows = [], 0, 0, _FIRST_BYTES, _FIRST_ROWS if is_known else 1
@@ -189,13 +191,15 @@ class ServedModel:
             limit = int(np.searchsorted(sizes, done + most_bytes, side="right"))
             limit = min(max(limit, start + 1), start + most_rows)
             rows, size = {name: array[start:limit] for name, array in arrays.items()}, int(sizes[limit - 1]) - done
-            slices.append(self._run_in_turn(signature_name, rows, size, time_left))
+            slices.append(run_in_turn(rows, size))
             start, done, most_bytes, most_rows = limit, done + size, _GROWTH * size, _MOST_ROWS
         return _joined(slices, self._paddings[signature_name])
 
-    def _run_in_turn(self, signature_name: str, arrays: Arrays, num_bytes: int, time_left: TimeLeft) -> Arrays:
+    def _run_in_turn(
+        self, signature_name: str, arrays: Arrays, num_bytes: int, *, time_left: TimeLeft, is_batch: bool
+    ) -> Arrays:
         asked = time.monotonic()
-        with self._turns.turn(num_bytes, time_left):
+        with self._turns.turn(0 if is_batch else num_bytes, time_left):
             start = time.monotonic()
             monitoring.spend(monitoring.QUEUE, start - asked)
             run = self._run if self._encode else functools.partial(self._turns.run, self._run)

@@ -95,6 +95,24 @@ def test_strings_are_joined(graph, batcher):
     assert [future.result()["y"].tolist() for future in futures] == [[b"aa"], [b"bcbc", b""]]
 
 
+def test_long_texts_hold_no_thread(graph, batcher):
+    joined = []
+    batcher = batcher()
+    batcher.run_joined = lambda _, arrays, time_left: (
+        joined.append(len(arrays["x"])) or {"y": arrays["x"] + arrays["x"]}
+    )
+    long, short = np.array([b"long " * 1000], object), np.array([b"a", b"b" * 4096], object)
+    graph.go_on.clear()
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        waiting = [pool.submit(batcher.run, "s", {"x": long}, unlimited) for _ in range(3)]
+        assert graph.started.wait(30)
+        answer = batcher.run("s", {"x": short}, lambda: 30.0)
+        assert answer["y"].tolist() == [b"aa", b"b" * 8192] and joined == [2] and not waiting[0].done()
+        graph.go_on.set()
+        assert all(future.result(30)["y"].tolist() == [b"long " * 2000] for future in waiting)
+    assert joined == [2]
+
+
 def test_different_lengths_are_never_padded(graph, batcher):
     requests = [np.ones((2, 3)), np.ones((1, 4)), np.ones((1, 3)), np.ones((1, 3), np.float32)]
     futures = together(graph, batcher(), requests)
