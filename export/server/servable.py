@@ -29,7 +29,8 @@ from export.server import monitoring
 from export.server.admission import Turns
 from export.server.batching import Arrays, Batcher, count_bytes
 from export.server.monitoring import Metrics
-from export.server.runtime import encoders, short_texts
+from export.server.runtime import encoders
+from export.server.runtime.short_texts import ShortTexts
 from export.server.server_settings import ServerSettings
 from export.server.serving_error import CODE_NAMES, ServingError, TimeLeft, invalid, unlimited
 from export.signatures import COUNT_TOKENS, SERVING_DEFAULT
@@ -38,7 +39,6 @@ from keras_bert.files import is_file, read_object
 from tasks.settings import available_cores
 
 _MAX_DESCRIPTION_BYTES = 1 << 20
-_HEAD = "head"  # The place in the graph for what `short_texts` reads.
 # The time that a slice should take, estimated from the last run of its signature.
 _SLICE_SECONDS = 1.0
 # Limits on the first slice of a request (a single row if the signature has not run before), on every slice, and on the
@@ -113,8 +113,8 @@ class ServedModel:
                 if self._encode:
                     self._empty(encoders.unread_variables(meta_graph))
                 if self._encode and is_file(os.path.join(directory, TEXTS_FILE)):
-                    self._short_texts = short_texts.ShortTexts(directory, self._encode)
-                    tf.import_graph_def(self._short_texts.head, name=_HEAD)
+                    outputs = sorted(meta_graph.signature_def[SERVING_DEFAULT].outputs)
+                    self._short_texts = ShortTexts(directory, self._encode, outputs, config)
         # The loader has no error of its own for a damaged directory; truncated files and flipped bytes raise these.
         except (OSError, ValueError, LookupError, RuntimeError, DecodeError, tf.errors.OpError) as error:
             self.close()
@@ -131,7 +131,7 @@ class ServedModel:
             for name, definition in self.signature_defs.items()
             if _is_runnable(name, definition)
         }
-        self._callables: dict[tuple[str, bool], Callable] = {}
+        self._callables: dict[str, Callable] = {}
         self._lock = threading.Lock()  # Guards them.
         self._turns = turns or Turns()
         # Signature -> bytes of inputs per second in its last run; inf for the first run, which optimizes the graph.
@@ -219,11 +219,9 @@ class ServedModel:
     def _run(self, signature_name: str, arrays: Arrays) -> dict[str, np.ndarray]:
         signature = self.signatures[signature_name]
         try:
-            encoded = self._short_texts and signature_name == SERVING_DEFAULT and self._short_texts(arrays)
-            if not encoded or signature_name not in self._rates:  # The first run optimizes the graph for other texts.
+            values = self._short_texts and signature_name == SERVING_DEFAULT and self._short_texts(arrays)
+            if not values or signature_name not in self._rates:  # The first run optimizes the graph for other texts.
                 values = self._callable(signature_name)(*(arrays[name] for name in signature.inputs))
-            if encoded:
-                values = self._callable(signature_name, of_head=True)(*encoded)
         except (tf.errors.OpError, RuntimeError) as error:
             raise _refusal(error, signature, arrays) from error
         # A scalar comes as a Python or NumPy value.
@@ -232,26 +230,26 @@ class ServedModel:
             for (name, spec), value in zip(signature.outputs.items(), values, strict=True)
         }
 
-    def _callable(self, signature_name: str, of_head: bool = False) -> Callable:
-        """Returns the function that runs a signature, or only its head; making it, at the first call, optimizes it."""
+    def _callable(self, signature_name: str) -> Callable:
+        """Returns the function that runs a signature; making it, at the first call, optimizes the graph."""
         with self._lock:
-            if (signature_name, of_head) not in self._callables:
+            if signature_name not in self._callables:
                 definition, signature = self.signature_defs[signature_name], self.signatures[signature_name]
-                feed = [definition.inputs[name].name for name in signature.inputs]
-                fetch = [definition.outputs[name].name for name in signature.outputs]
-                if of_head:
-                    feed = [f"{_HEAD}/{name}:0" for name in self._short_texts.head_inputs]
-                    fetch = [f"{_HEAD}/answer/{name}:0" for name in signature.outputs]
-                options = config_pb2.CallableOptions(feed=feed, fetch=fetch)
+                options = config_pb2.CallableOptions(
+                    feed=[definition.inputs[name].name for name in signature.inputs],
+                    fetch=[definition.outputs[name].name for name in signature.outputs],
+                )
                 if self._in_caller:
                     options.run_options.inter_op_thread_pool = -1
-                self._callables[signature_name, of_head] = self._session._make_callable_from_options(options)
-            return self._callables[signature_name, of_head]
+                self._callables[signature_name] = self._session._make_callable_from_options(options)
+            return self._callables[signature_name]
 
     def close(self) -> None:
         """Frees the resources of the session."""
         self._callables = {}
         self._session.close()
+        if self._short_texts:
+            self._short_texts.close()
 
 
 def _session_config(settings: ServerSettings) -> config_pb2.ConfigProto:

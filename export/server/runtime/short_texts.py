@@ -1,6 +1,6 @@
 """Answers short texts with tokens from Python and the encoder in ONNX Runtime; of the graph, only the head runs.
 
-A phrase then takes 0.65 of the time in 8 bits, 0.75 in float32 (docs/benchmarks.md): most of a graph's 370 ops tokenize
+A phrase then takes 0.83 of the time in 8 bits, 0.86 in float32 (docs/benchmarks.md): most of a graph's 370 ops tokenize
 and lay out, and each of them is slow after a pause, when the processor's caches hold none of its code.
 
 Needs none of the project's model code.
@@ -8,10 +8,11 @@ Needs none of the project's model code.
 
 import itertools
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.core.protobuf import config_pb2
 
 from export.base_path import HEAD_FILE, TEXTS_FILE
 from keras_bert.files import open_file, read_object
@@ -23,32 +24,42 @@ _ENCODED = ("token_ids", "segment_ids", "padding_mask", "pooled_output", "sequen
 
 
 class ShortTexts:
-    """Computes token ids and the encoder's outputs for the texts of a request.
+    """Answers requests to `serving_default`.
 
     Args:
         directory: the version's directory.
         encode: the model's `OnnxEncoder`.
-
-    Attributes:
-        head: the graph from the arrays that a call returns to the answer.
-        head_inputs: the names of these arrays in it.
+        outputs: the names of the signature's outputs.
+        config: of the head's session.
 
     Raises:
         InputError: a file is damaged.
     """
 
-    def __init__(self, directory: str, encode: Callable):
+    def __init__(self, directory: str, encode: Callable, outputs: Iterable[str], config: config_pb2.ConfigProto):
         self._encode, self._encoding = encode, read_object(os.path.join(directory, TEXTS_FILE))
         vocabulary, *settings = (self._encoding.pop(name) for name in ("vocabulary", "lowercase", "special_tokens"))
         self._tokenizer = PythonBertTokenizer(vocabulary, *settings, most_remembered=1 << 12)
-        self.head = tf.compat.v1.GraphDef()
+        head = tf.compat.v1.GraphDef()
         with open_file(os.path.join(directory, HEAD_FILE)) as file:
-            self.head.ParseFromString(file.read())
-        read = {name for node in self.head.node for name in node.input}
-        self.head_inputs = [name for name in _ENCODED if name in read]
+            head.ParseFromString(file.read())
+        read = {name for node in head.node for name in node.input}
+        self._head_inputs = [name for name in _ENCODED if name in read]
+        # In a session of its own, since making a callable copies a session's whole graph.
+        with tf.Graph().as_default() as graph:
+            tf.import_graph_def(head, name="")
+        self._session = tf.compat.v1.Session(graph=graph, config=config)
+        fetch = [f"answer/{name}:0" for name in outputs]
+        options = config_pb2.CallableOptions(feed=[f"{name}:0" for name in self._head_inputs], fetch=fetch)
+        options.run_options.inter_op_thread_pool = -1
+        self._head = self._session._make_callable_from_options(options)
 
-    def __call__(self, texts: Mapping[str, np.ndarray]) -> list[np.ndarray] | None:
-        """Returns the head's inputs, or None for what the graph should answer, such as texts that are not UTF-8.
+    def close(self) -> None:
+        """Frees the resources of the session."""
+        self._session.close()
+
+    def __call__(self, texts: Mapping[str, np.ndarray]) -> list | None:
+        """Returns the outputs, or None for what the graph should answer, such as texts that are not UTF-8.
 
         Args:
             texts: the inputs of `serving_default`, bytes objects, of any shape.
@@ -66,10 +77,10 @@ class ShortTexts:
         ids, segments, mask = zip(*(self._padded(*sequence, longest) for sequence in sequences), strict=True)
         ids = [np.array(values, np.int32) for values in (ids, segments, mask)]
         encoded = dict(zip(_ENCODED, [*ids, *self._encode(*ids)], strict=True))
-        return [encoded[name] for name in self.head_inputs]
+        return self._head(*(encoded[name] for name in self._head_inputs))
 
     def _lay_out(self, text: str, *pair: str) -> tuple[list[int], int]:
-        """Returns the token ids of a row, and how many are of its first segment; see `BertPreprocessor`."""
+        """Returns the token ids of a row, and how many belong to the first segment; see `BertPreprocessor`."""
         tokenizer, room = self._tokenizer, self._encoding["sequence_length"] - 2 - len(pair)
         ids, others = tokenizer.tokenize(self._encoding.get("prompt", "") + text), []
         if pair:
