@@ -1,4 +1,4 @@
-"""Runs the encoders of a version in ONNX Runtime; the tokenizer and everything else stay in the graph.
+"""Runs the encoders of a version in ONNX Runtime; the rest stays in the graph (but see `short_texts`).
 
 `export.saved_model` describes each encoder beside the graph: the function that computes it, and its weights. Here that
 function becomes a call of `OnnxEncoder`.
