@@ -289,5 +289,7 @@ print(sorted(filter(is_model_code, sys.modules)))
         output, _ = process.communicate(timeout=110)
     assert ast.literal_eval(output) == [
         *("keras_bert", "keras_bert.errors", "keras_bert.files"),
+        *("keras_bert.tokenization", "keras_bert.tokenization.normalizer", "keras_bert.tokenization.python_tokenizer"),
+        "keras_bert.vocabulary",
         *("tasks", "tasks.settings"),
     ]

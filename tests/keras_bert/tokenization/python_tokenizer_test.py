@@ -136,13 +136,12 @@ def test_false_blanks_are_all_that_str_split_splits_at_and_the_rules_delete():
         assert tokenizer.tokenize(f"a{char}b") == tokenizer.tokenize_with_offsets(f"a{char}b")[0] == expected
 
 
-def test_memory_is_bounded_and_changes_no_result(monkeypatch):
+def test_memory_is_bounded_and_changes_no_result():
     vocabulary = [*SPECIALS, *"abc", "##a", "##b"]
     rng = random.Random(0)
     texts = ["".join(rng.choices("abcA. ", k=30)) for _ in range(300)] + ["ab" * 40, "ab" * 40]
     ids = read_ids(vocabulary)
-    monkeypatch.setattr(python_tokenizer, "_REMEMBERED", 8)
-    tokenizer = PythonBertTokenizer(vocabulary)
+    tokenizer = PythonBertTokenizer(vocabulary, most_remembered=8)
     for text in texts:
         assert tokenizer.tokenize(text) == reference_ids(text, ids, True)
         assert tokenizer.tokenize_with_offsets(text) == reference_offsets(text, ids, True)
@@ -150,9 +149,8 @@ def test_memory_is_bounded_and_changes_no_result(monkeypatch):
             assert len(memory) <= 8 and all(len(key) <= 32 for key in memory)
 
 
-def test_threads_share_a_tokenizer(monkeypatch):
-    monkeypatch.setattr(python_tokenizer, "_REMEMBERED", 16)
-    tokenizer = PythonBertTokenizer([*SPECIALS, *"abc", "##a", "##b", "##c"])
+def test_threads_share_a_tokenizer():
+    tokenizer = PythonBertTokenizer([*SPECIALS, *"abc", "##a", "##b", "##c"], most_remembered=16)
     text = " ".join("".join(random.Random(i).choices("abc", k=4)) for i in range(3000))
     expected, results = tokenizer.tokenize(text), []
     threads = [threading.Thread(target=lambda: results.append(tokenizer.tokenize(text))) for _ in range(4)]
