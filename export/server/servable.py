@@ -219,7 +219,7 @@ class ServedModel:
     def _run(self, signature_name: str, arrays: Arrays) -> dict[str, np.ndarray]:
         signature = self.signatures[signature_name]
         try:
-            values = self._short_texts and signature_name == SERVING_DEFAULT and self._short_texts(arrays)
+            values = self._short_texts and self._short_texts(signature_name, arrays)
             if not values or signature_name not in self._rates:  # The first run optimizes the graph for other texts.
                 values = self._callable(signature_name)(*(arrays[name] for name in signature.inputs))
         except (tf.errors.OpError, RuntimeError) as error:

@@ -15,6 +15,7 @@ import tensorflow as tf
 from tensorflow.core.protobuf import config_pb2
 
 from export.base_path import HEAD_FILE, TEXTS_FILE
+from export.signatures import COUNT_TOKENS, SERVING_DEFAULT
 from keras_bert.files import open_file, read_object
 from keras_bert.tokenization.python_tokenizer import PythonBertTokenizer
 
@@ -24,12 +25,12 @@ _ENCODED = ("token_ids", "segment_ids", "padding_mask", "pooled_output", "sequen
 
 
 class ShortTexts:
-    """Answers requests to `serving_default`.
+    """Answers requests to `serving_default` and `count_tokens`.
 
     Args:
         directory: the version's directory.
         encode: the model's `OnnxEncoder`.
-        outputs: the names of the signature's outputs.
+        outputs: the names of the outputs of `serving_default`.
         config: of the head's session.
 
     Raises:
@@ -58,12 +59,14 @@ class ShortTexts:
         """Frees the resources of the session."""
         self._session.close()
 
-    def __call__(self, texts: Mapping[str, np.ndarray]) -> list | None:
+    def __call__(self, signature_name: str, texts: Mapping[str, np.ndarray]) -> list | None:
         """Returns the outputs, or None for what the graph should answer, such as texts that are not UTF-8.
 
         Args:
-            texts: the inputs of `serving_default`, bytes objects, of any shape.
+            texts: the inputs of the signature, arrays of any shape.
         """
+        if signature_name not in (SERVING_DEFAULT, COUNT_TOKENS):
+            return None
         columns = [texts[name] for name in self._encoding["inputs"]]
         shapes = {array.shape for array in columns}
         if len(shapes) > 1 or columns[0].ndim != 1 or not 0 < sum(map(len, itertools.chain(*columns))) <= _MOST_BYTES:
@@ -76,6 +79,8 @@ class ShortTexts:
         longest = max(len(tokens) for tokens, _ in sequences)
         ids, segments, mask = zip(*(self._padded(*sequence, longest) for sequence in sequences), strict=True)
         ids = [np.array(values, np.int32) for values in (ids, segments, mask)]
+        if signature_name == COUNT_TOKENS:
+            return [np.count_nonzero(ids[-1], axis=-1).astype(np.int32)]
         encoded = dict(zip(_ENCODED, [*ids, *self._encode(*ids)], strict=True))
         return self._head(*(encoded[name] for name in self._head_inputs))
 

@@ -1,5 +1,6 @@
 """Short texts in `bert-serve`: tokens from Python and the head alone give the answers of the whole graph."""
 
+import itertools
 import os
 
 import numpy as np
@@ -46,12 +47,13 @@ def test_short_texts_are_answered_as_by_the_graph(name, tmp_path, monkeypatch):
     rows = np.array(texts, object)
     columns = [rows, rows[::-1], np.roll(rows, 1)][: len(head.text_inputs)]
     requests = [dict(zip(head.text_inputs, (column[part] for column in columns), strict=True)) for part in _parts(rows)]
-    assert all(map(short, requests))
-    for request in requests:
+    asked = [signature for signature in ("serving_default", "count_tokens") if signature in model.signatures]
+    for signature, request in itertools.product(asked, requests):
+        assert short(signature, request)
         monkeypatch.setattr(model, "_short_texts", None)
-        right = model.run("serving_default", request)
+        right = model.run(signature, request)
         monkeypatch.setattr(model, "_short_texts", short)
-        answer = model.run("serving_default", request)
+        answer = model.run(signature, request)
         assert set(answer) == set(right)
         for key, expected in right.items():
             assert answer[key].dtype == expected.dtype, key
