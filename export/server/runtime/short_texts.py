@@ -21,6 +21,8 @@ from keras_bert.tokenization.python_tokenizer import PythonBertTokenizer
 
 # The limit on a request. The graph tokenizes without Python's lock, and bounds what it reads of each text.
 _MOST_BYTES = 1 << 13
+# The limit on the attention scores of a head, 32 MB with 16 heads; the graph computes more in pieces.
+_MOST_SCORES = 1 << 19
 _ENCODED = ("token_ids", "segment_ids", "padding_mask", "pooled_output", "sequence_output")
 
 
@@ -77,6 +79,8 @@ class ShortTexts:
             return None
         sequences = [self._lay_out(*row) for row in rows]
         longest = max(len(tokens) for tokens, _ in sequences)
+        if len(rows) * longest**2 > _MOST_SCORES:
+            return None
         ids, segments, mask = zip(*(self._padded(*sequence, longest) for sequence in sequences), strict=True)
         ids = [np.array(values, np.int32) for values in (ids, segments, mask)]
         if signature_name == COUNT_TOKENS:

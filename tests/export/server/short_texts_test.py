@@ -10,6 +10,7 @@ from toy_saved import ALL_HEADS, PROMPTS, embedder, save_graph
 
 from export.base_path import HEAD_FILE, TEXTS_FILE
 from export.heads.embeddings import SentenceEmbedding
+from export.server.runtime import short_texts
 from export.server.servable import ServedModel
 from export.server.server_settings import ServerSettings
 from export.server.serving_error import ServingError
@@ -72,7 +73,8 @@ def _parts(rows: np.ndarray) -> list[slice]:
 def test_the_graph_answers_what_is_not_short(saved, monkeypatch):
     model = _load(saved("classification of pairs").directory)
     short, asked = model._short_texts, []
-    monkeypatch.setattr(short, "_encode", lambda *ids: asked.append(ids))
+    encode = short._encode
+    monkeypatch.setattr(short, "_encode", lambda *ids: asked.append(ids) or encode(*ids))
 
     def run(first, second):
         return model.run("serving_default", {"text": np.array(first, object), "text_pair": np.array(second, object)})
@@ -84,6 +86,11 @@ def test_the_graph_answers_what_is_not_short(saved, monkeypatch):
     assert len(run([[b"hello"]], [[b"world"]])["label"]) == 1
     with pytest.raises(ServingError, match="Expected as many rows"):
         run([b"hello", b"who"], [b"world"])
+    monkeypatch.setattr(
+        short_texts, "_MOST_SCORES", saved("classification of pairs").head.preprocessor.sequence_length ** 2
+    )
+    assert len(run([b"hello " * 40], [b"world " * 40])["label"]) == 1 == len(asked.pop()[0])
+    assert len(run([b"hello " * 40, b"hello"], [b"world " * 40, b""])["label"]) == 2
     assert not asked
     model.close()
 
