@@ -41,6 +41,7 @@ def serve(settings: ServerSettings) -> None:
     _allow_files(settings.max_connections)
     # gRPC's core writes to standard error itself, for example about a taken port or bytes that are not HTTP/2.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy's products are small here, and its threads would spin.
     if settings.runtime == "onnxruntime":  # No encoder needs oneDNN, which would keep memory for each input shape.
         os.environ["TF_ENABLE_ONEDNN_OPTS"] = "0"
     if settings.runtime != "tensorflow":  # oneDNN's own allocator would keep the memory of weights that are freed.

@@ -114,7 +114,8 @@ class ServedModel:
                     self._empty(encoders.unread_variables(meta_graph))
                 if self._encode and is_file(os.path.join(directory, TEXTS_FILE)):
                     outputs = sorted(meta_graph.signature_def[SERVING_DEFAULT].outputs)
-                    self._short_texts = ShortTexts(directory, self._encode, outputs, config)
+                    with contextlib.suppress(NotImplementedError):
+                        self._short_texts = ShortTexts(directory, self._encode, outputs)
         # The loader has no error of its own for a damaged directory; truncated files and flipped bytes raise these.
         except (OSError, ValueError, LookupError, RuntimeError, DecodeError, tf.errors.OpError) as error:
             self.close()
@@ -248,8 +249,6 @@ class ServedModel:
         """Frees the resources of the session."""
         self._callables = {}
         self._session.close()
-        if self._short_texts:
-            self._short_texts.close()
 
 
 def _session_config(settings: ServerSettings) -> config_pb2.ConfigProto:

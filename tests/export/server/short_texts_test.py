@@ -1,16 +1,21 @@
-"""Short texts in `bert-serve`: tokens from Python and the head alone give the answers of the whole graph."""
+"""Short texts in `bert-serve`: tokens from Python and the head in NumPy give the answers of the whole graph."""
 
 import itertools
 import os
 
+import keras
 import numpy as np
 import pytest
-from toy_classifier import assets
+import tensorflow as tf
+from toy_classifier import LABELS, assets
+from toy_heads import backbone
 from toy_saved import ALL_HEADS, PROMPTS, embedder, save_graph
 
 from export.base_path import HEAD_FILE, TEXTS_FILE
+from export.heads.classification import Classification
 from export.heads.embeddings import SentenceEmbedding
 from export.server.runtime import short_texts
+from export.server.runtime.head_graph import HeadGraph
 from export.server.servable import ServedModel
 from export.server.server_settings import ServerSettings
 from export.server.serving_error import ServingError
@@ -98,6 +103,63 @@ def test_the_graph_answers_what_is_not_short(saved, monkeypatch):
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) for name in _WITHOUT])
 def test_other_heads_need_their_graph(name):
     assert ALL_HEADS[name]().encoding() is None
+
+
+def _compare(answer, *inputs: np.ndarray) -> None:
+    """Compares the outputs of a function of arrays in NumPy with those in TensorFlow."""
+    specs = [tf.TensorSpec([None] * array.ndim, array.dtype, name=f"x{n}") for n, array in enumerate(inputs)]
+
+    def named(*tensors):
+        return [tf.identity(value, name=f"answer/{n}") for n, value in enumerate(answer(*tensors))]
+
+    traced = tf.function(named, autograph=False).get_concrete_function(*specs)
+    outputs = HeadGraph(traced.graph.as_graph_def(), map(str, range(len(traced.outputs))))(
+        {f"x{n}": array for n, array in enumerate(inputs)}
+    )
+    for number, (output, right) in enumerate(zip(outputs, traced(*map(tf.constant, inputs)), strict=True)):
+        assert (output.dtype, output.shape) == (right.numpy().dtype, right.shape), number
+        np.testing.assert_allclose(output, right, rtol=2e-6, atol=1e-6, err_msg=str(number))
+
+
+def test_numpy_computes_what_tensorflow_does():
+    def answer(x, y):
+        scores, order = tf.math.top_k(y, 2)
+        chosen = tf.nn.softmax(1e3 * y), tf.sigmoid(1e2 * y), tf.argmax(y, -1), tf.argmax(y, 0, tf.int32)
+        cut = x[..., 0], x[:, tf.newaxis, 1:, ::2], x[-1], x[0, 1:2], tf.range(tf.reduce_max(order))
+        return scores, order, *chosen, *cut, tf.math.rsqrt(y * y), tf.nn.relu(y @ tf.ones((4, 2))), tf.stack([y, y])
+
+    random = np.random.default_rng(1)
+    y = np.array([[0.5, 0.0, 0.5, 0.25], [-1.0, 2.0, 2.0, 2.0]], np.float32)  # Ties.
+    _compare(answer, random.normal(size=(2, 3, 4)).astype(np.float32), y)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda x: [tf.matmul(x, x, transpose_b=True)],
+        lambda x: [tf.gather(x, tf.argmax(x, -1), batch_dims=1)],
+        lambda x: [tf.math.erf(x)],
+    ],
+)
+def test_ops_that_numpy_does_not_compute_are_refused(answer):
+    with pytest.raises(NotImplementedError):
+        _compare(answer, np.ones((2, 2), np.float32))
+
+
+@pytest.mark.usefixtures("quick_sessions")
+@pytest.mark.parametrize("activation, is_known", [("relu", True), ("gelu", False)])
+def test_a_head_of_other_ops_stays_in_the_graph(activation, is_known, tmp_path):
+    encoder = backbone()
+    hidden = keras.layers.Dense(5, activation)(encoder(encoder.input)["pooled_output"])
+    head = Classification(keras.Model(encoder.input, keras.layers.Dense(3)(hidden)), assets(), LABELS)
+    model = _load(save_graph(head, str(tmp_path)))
+    assert (model._short_texts is not None) == is_known
+    texts = np.array([b"hello", b"who was jim"], object)
+    right = head.answer_texts(head.model, {"text": tf.constant(texts.tolist())})
+    for _ in range(2):
+        probabilities = model.run("serving_default", {"text": texts})["probabilities"]
+        np.testing.assert_allclose(probabilities, right["probabilities"], atol=2e-6)
+    model.close()
 
 
 @pytest.mark.usefixtures("quick_sessions")
