@@ -60,7 +60,7 @@ def _function(node: tf.compat.v1.NodeDef) -> Callable:
         return lambda x: x.astype(dtype)
     if node.op == "ArgMax":
         dtype = tf.dtypes.as_dtype(node.attr["output_type"].type).as_numpy_dtype
-        return lambda x, axis: np.argmax(x, axis=int(axis)).astype(dtype)
+        return lambda x, axis: x.argmax(int(axis)).astype(dtype)
     if node.op == "StridedSlice":
         masks = ("shrink_axis_mask", "new_axis_mask", "ellipsis_mask", "begin_mask", "end_mask")
         return _slicing(*(node.attr[name].i for name in masks))
@@ -134,7 +134,7 @@ _FUNCTIONS = {
     "Range": lambda start, limit, delta: np.arange(start, limit, delta, start.dtype),
 }
 _PLAIN = {
-    "MatMul": np.matmul,
-    "GatherV2": lambda x, indices, axis: np.take(x, indices, int(axis)),
+    "MatMul": np.dot,
+    "GatherV2": lambda x, indices, axis: x.take(indices, int(axis)),
 }
 _REDUCTIONS = {"Sum": np.add.reduce, "Max": np.maximum.reduce}
