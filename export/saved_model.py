@@ -16,19 +16,9 @@ from export.heads.classification import Classification, LabelSet
 from export.heads.loading import HEADS
 from export.heads.sequence import SequenceHead
 from export.verification import cc_check, verify
+from keras_bert import files
 from keras_bert.answers.text_bounds import find_backbone
 from keras_bert.errors import InputError
-from keras_bert.files import (
-    absolute,
-    atomic_path,
-    check_writable,
-    exists,
-    is_directory,
-    is_remote,
-    read_json,
-    temporary_path,
-    write_json,
-)
 from keras_bert.tokenization.preprocessor import BertPreprocessor
 
 _REPORT_FILE = os.path.join("assets.extra", "verification.json")
@@ -83,10 +73,10 @@ def check_target(directory: str, version: int | None, with_cc: str) -> None:
     Raises:
         InputError: the version exists, the base path cannot be written, or there is no compiler for `with_cc="on"`.
     """
-    place = directory = absolute(directory)
-    while not is_remote(place) and not exists(place):
+    place = directory = files.absolute(directory)
+    while not files.is_remote(place) and not files.exists(place):
         place = os.path.dirname(place)
-    check_writable(place)
+    files.check_writable(place)
     _check_version_is_free(directory, version)
     if with_cc == "on":
         cc_check.require_compiler()
@@ -126,16 +116,16 @@ def export_head(
             "writes, which merges LoRA. For 8 bits, export floats by bert-export --int8."
         )
     check_target(directory, version, with_cc)
-    directory = absolute(directory)
-    check_writable(directory)
-    if is_remote(directory):
+    directory = files.absolute(directory)
+    files.check_writable(directory)
+    if files.is_remote(directory):
         version = next_version(directory) if version is None else version
-        with atomic_path(os.path.join(directory, str(version))) as temporary:
+        with files.atomic_path(os.path.join(directory, str(version))) as temporary:
             os.mkdir(temporary)
             _write(head, temporary, with_cc, int8)
             _check_version_is_free(directory, version)  # Another export may have taken it.
         return os.path.join(directory, str(version))
-    with temporary_path(os.path.join(directory, "version")) as temporary:
+    with files.temporary_path(os.path.join(directory, "version")) as temporary:
         os.mkdir(temporary)
         _write(head, temporary, with_cc, int8)
         return _publish(temporary, directory, version)
@@ -143,11 +133,11 @@ def export_head(
 
 def read_report(version_directory: str) -> verify.Report:
     """Reads the verification figures that `export_head` left in a version's `assets.extra/verification.json`."""
-    return verify.Report(**read_json(os.path.join(version_directory, _REPORT_FILE)))
+    return verify.Report(**files.read_json(os.path.join(version_directory, _REPORT_FILE)))
 
 
 def _check_version_is_free(directory: str, version: int | None) -> None:
-    for number, path in numbered_versions(directory) if is_directory(directory) else ():
+    for number, path in numbered_versions(directory) if files.is_directory(directory) else ():
         if number == version:
             raise InputError(f"{path}: this version exists. Choose another --version.")
 
@@ -155,9 +145,9 @@ def _check_version_is_free(directory: str, version: int | None) -> None:
 def _write(head: Head, directory: str, with_cc: str, int8: Mapping | None) -> None:
     reference = head.model if is_float32(head.model) else rebuild(head.model)
     report = write_verified(head, rebuild_for_serving(head.model), head.probes(reference), directory, with_cc)
-    write_json(os.path.join(directory, _REPORT_FILE), report._asdict())
+    files.write_json(os.path.join(directory, _REPORT_FILE), report._asdict())
     if int8 is not None:
-        write_json(os.path.join(directory, INT8_FILE), int8)
+        files.write_json(os.path.join(directory, INT8_FILE), int8)
 
 
 def write_verified(head: Head, served: keras.Model, probes: Sequence, directory: str, with_cc: str) -> verify.Report:
@@ -201,9 +191,10 @@ def write_graph(head: Head, model: keras.Model, directory: str) -> int:
     names = {id(own): f"{group}/{number}" for group in groups for number, own in enumerate(groups[group])}
     encoders = map(find_backbone, (model, *head.more_models))
     described = [encoder.describe(names) for encoder in encoders if encoder.is_described]
-    write_json(os.path.join(directory, ENCODERS_FILE), described)  # For `bert-serve`, to run them in ONNX Runtime.
+    # For `bert-serve`, to run them in ONNX Runtime.
+    files.write_json(os.path.join(directory, ENCODERS_FILE), described)
     if described and (encoding := head.encoding()):
-        write_json(os.path.join(directory, TEXTS_FILE), encoding)
+        files.write_json(os.path.join(directory, TEXTS_FILE), encoding)
         with open(os.path.join(directory, HEAD_FILE), "wb") as file:
             file.write(_head_graph(head, model))
     numbers = (variable for variable in (*module.weights, *module.more) if variable.dtype != tf.string)
