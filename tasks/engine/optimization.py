@@ -314,7 +314,6 @@ def build_optimizer(
     learning_rate: float,
     num_train_steps: int,
     num_warmup_steps: int = 0,
-    layer_decay: float = 1.0,
     lr_schedule: str = "linear",
     **options,
 ) -> keras.optimizers.Optimizer:
@@ -327,9 +326,9 @@ def build_optimizer(
         learning_rate: peak of the schedule.
         num_train_steps: step at which the rate reaches 0.
         num_warmup_steps: steps over which the rate rises.
-        layer_decay: factor of the learning rate from each encoder layer to the one below; see `update_rules`.
         lr_schedule: a key of `SCHEDULES`.
-        **options: further arguments of the profile's class, such as `adam_lr_ratio`.
+        **options: further arguments of the profile's class, such as `layer_decay`, the factor of the learning rate from
+            each encoder layer to the one below, and `adam_lr_ratio`.
     """
     schedule = SCHEDULES[lr_schedule](learning_rate, num_train_steps, num_warmup_steps)
-    return PROFILES[name](learning_rate=schedule, layer_decay=layer_decay, **options)
+    return PROFILES[name](learning_rate=schedule, **options)
