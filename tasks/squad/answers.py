@@ -13,7 +13,7 @@ import numpy as np
 from keras_bert.answers.rules import NO_SPAN_ODDS, NO_SPAN_TEXT, TIE
 from tasks.squad.data import Question
 from tasks.squad.text import join_pieces, project, split_context
-from tasks.squad.windows import Windows
+from tasks.squad.windows import SquadSpec, Windows
 
 _Null = tuple[float, float] | None  # Start and end logits of "no answer"; None if each question has an answer.
 _Candidate = tuple[int, int, float, float]
@@ -33,16 +33,7 @@ class Answers(NamedTuple):
     null_odds: dict[str, float]
 
 
-def best_answers(
-    questions: Sequence[Question],
-    windows: Windows,
-    start_logits: np.ndarray,
-    end_logits: np.ndarray,
-    *,
-    n_best_size: int = 20,
-    max_answer_length: int = 30,
-    version_2_with_negative: bool,
-) -> Answers:
+def best_answers(questions: Sequence[Question], windows: Windows, outputs: np.ndarray, spec: SquadSpec) -> Answers:
     """Chooses the best answer to each question, whatever its null odds; see `apply_threshold`.
 
     Each window contributes the pairs of its `n_best_size` highest starts and ends (google-research/bert counts padding
@@ -56,19 +47,17 @@ def best_answers(
     Args:
         questions: N questions.
         windows: windows of the questions.
-        start_logits, end_logits: float, shape (T,).
-        n_best_size: starts and ends to combine per window, and answers to list per question.
-        max_answer_length: maximum tokens of an answer.
-        version_2_with_negative: whether a question may have no answer.
+        outputs: start and end logits of each token, float, shape (T, 2).
+        spec: how to choose: `n_best_size`, `max_answer_length` and `version_2_with_negative`.
     """
-    logits = np.stack([start_logits, end_logits]).astype(np.float64)  # [2, T]
+    logits = np.ascontiguousarray(outputs.T, np.float64)  # [2, T]
     limits = np.searchsorted(windows.question_index, np.arange(len(questions) + 1))
     answers = Answers({}, {}, {})
     for question, first, limit in zip(questions, limits[:-1], limits[1:], strict=True):
         row_splits = windows.examples.row_splits[first : limit + 1]
-        null = _null_logits(logits, row_splits[:-1]) if version_2_with_negative else None
-        candidates = _find_candidates(windows, logits, row_splits, null, n_best_size, max_answer_length)
-        nbest = _choose(candidates, null, n_best_size, _final_texts(question, windows))
+        null = _null_logits(logits, row_splits[:-1]) if spec.version_2_with_negative else None
+        candidates = _find_candidates(windows, logits, row_splits, null, spec)
+        nbest = _choose(candidates, null, spec.n_best_size, _final_texts(question, windows))
         answers.nbest[question.id] = nbest
         best = next((entry for entry in nbest if entry["text"]), None)
         answers.predictions[question.id] = "" if best is None else best["text"]
@@ -103,7 +92,7 @@ def _null_logits(logits: np.ndarray, firsts: np.ndarray) -> tuple[float, float]:
 
 
 def _find_candidates(
-    windows: Windows, logits: np.ndarray, row_splits: np.ndarray, null: _Null, n_best_size: int, max_answer_length: int
+    windows: Windows, logits: np.ndarray, row_splits: np.ndarray, null: _Null, spec: SquadSpec
 ) -> list[_Candidate]:
     """Finds the possible spans in all windows of a question, and adds `null` if given.
 
@@ -114,12 +103,12 @@ def _find_candidates(
     spans = [np.empty((2, 0), np.int64)]
     for first, limit in zip(row_splits[:-1].tolist(), row_splits[1:].tolist(), strict=True):
         # A stable sort takes the earlier of two equal logits, as google-research/bert's does.
-        best = np.argsort(-logits[:, first:limit], axis=1, kind="stable")[:, :n_best_size]
+        best = np.argsort(-logits[:, first:limit], axis=1, kind="stable")[:, : spec.n_best_size]
         starts, ends = first + np.sort(best, axis=1)
         starts = starts[windows.is_max_context[starts]]
         ends = ends[windows.token_word[ends] >= 0]
         lengths = ends - starts[:, np.newaxis] + 1  # [starts, ends]
-        of_starts, of_ends = np.nonzero((lengths >= 1) & (lengths <= max_answer_length))
+        of_starts, of_ends = np.nonzero((lengths >= 1) & (lengths <= spec.max_answer_length))
         spans.append(np.stack([starts[of_starts], ends[of_ends]]))
     starts, ends = np.concatenate(spans, axis=1)
     columns = [starts, ends, logits[0, starts], logits[1, ends]]

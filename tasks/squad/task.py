@@ -16,44 +16,11 @@ from tasks.fine_tuning.inputs import find_trained, read_spec
 from tasks.fine_tuning.settings import FineTuningSettings
 from tasks.settings import changeable, replaced, require_extra
 from tasks.squad import data, metrics
-from tasks.squad.answers import Answers, apply_threshold, best_answers
-from tasks.squad.windows import make_windows
+from tasks.squad.answers import apply_threshold, best_answers
+from tasks.squad.windows import DEFAULTS, SquadSpec, make_windows
 
 THRESHOLD = "null_score_diff_threshold"
 _FILES = "SQuAD's JSON, 1.1 or 2.0, or a table (.csv, .tsv, .xlsx, .jsonl, .parquet)"
-
-
-class SquadSpec(task.Spec):
-    """Spec of a trained model for question answering.
-
-    Attributes:
-        sequence_length: maximum tokens of a window: question, part of the context, special tokens.
-        doc_stride: tokens of the context from the start of one window to the start of the next.
-        max_query_length: maximum tokens of a question.
-        n_best_size: starts and ends to combine per window, and answers to list per question.
-        max_answer_length: maximum tokens of an answer.
-        null_score_diff_threshold: no answer is given if the score of "no answer" exceeds the best answer's by more.
-        version_2_with_negative: whether a question may have no answer.
-    """
-
-    doc_stride: int
-    max_query_length: int
-    n_best_size: int
-    max_answer_length: int
-    null_score_diff_threshold: float
-    version_2_with_negative: bool
-
-
-# google-research/bert run_squad.py:66-154
-DEFAULTS = SquadSpec(
-    sequence_length=384,
-    doc_stride=128,
-    max_query_length=64,
-    n_best_size=20,
-    max_answer_length=30,
-    null_score_diff_threshold=0.0,
-    version_2_with_negative=False,
-)
 
 
 def _of_model(help: str, default: Any, **bounds: Any) -> Any:
@@ -196,9 +163,7 @@ class Squad(task.Task):
 
     def encode(self, part, trained):
         """Cuts the windows. Their labels are (0, 0) if no answer is found."""
-        questions, spec = part.rows.questions, trained.spec
-        sizes, description = (spec.sequence_length, spec.doc_stride, spec.max_query_length), f"windows of {part.title}"
-        windows = make_windows(questions, trained.tokenizer, *sizes, description=description)
+        windows = make_windows(part.rows.questions, trained.tokenizer, trained.spec, f"windows of {part.title}")
         if not windows.examples.num_examples:
             raise InputError(f"{part.rows.path}: no context here holds any text. Expected some.")
         return task.Encoded(windows.examples, windows.question_lengths, source=windows)
@@ -212,7 +177,7 @@ class Squad(task.Task):
     def evaluate(self, answers, results):
         """Scores the answers with the official script, for SQuAD 2.0 at the given threshold or else the best one."""
         questions, windows, spec = answers.part.rows.questions, answers.encoded.source, answers.trained.spec
-        best, chosen, highest = _best_answers(answers), {}, {}
+        best, chosen, highest = best_answers(questions, windows, answers.outputs, spec), {}, {}
         with_negative, searches = spec.version_2_with_negative, getattr(self.settings, THRESHOLD) is None
         if with_negative:
             threshold, highest = metrics.find_threshold(questions, best)
@@ -235,7 +200,9 @@ class Squad(task.Task):
 
     def write_predictions(self, answers, output_dir):
         """Writes google-research/bert's files; `null_odds.json` only if a question may have no answer."""
-        final = apply_threshold(_best_answers(answers), getattr(answers.trained.spec, THRESHOLD))
+        spec = answers.trained.spec
+        best = best_answers(answers.part.rows.questions, answers.encoded.source, answers.outputs, spec)
+        final = apply_threshold(best, getattr(spec, THRESHOLD))
         files = {
             "predictions.json": final.predictions,
             "nbest_predictions.json": final.nbest,
@@ -250,10 +217,3 @@ class Squad(task.Task):
             else:
                 remove_path(path)  # It belongs to the answers of an earlier call.
         return written, {"test_questions": len(final.predictions)}
-
-
-def _best_answers(answers: task.Answers) -> Answers:
-    """Returns the best answer to each question, whatever its null odds, for both evaluation and prediction."""
-    names = ("n_best_size", "max_answer_length", "version_2_with_negative")
-    options = {name: getattr(answers.trained.spec, name) for name in names}
-    return best_answers(answers.part.rows.questions, answers.encoded.source, *answers.outputs.T, **options)

@@ -13,12 +13,46 @@ import numpy as np
 from keras_bert.answers.rules import LENGTH_WEIGHT
 from keras_bert.tokenization.python_tokenizer import PythonBertTokenizer
 from tasks.fine_tuning.examples import Examples
+from tasks.fine_tuning.task import Spec
 from tasks.squad.data import Question, first_answer
 from tasks.squad.text import split_context
 from tasks.text.conll import splits_of
 from tasks.text.word_windows import best_windows, slice_tokens
 
 POSITIONS = ("start_positions", "end_positions")
+
+
+class SquadSpec(Spec):
+    """Spec of a trained model for question answering.
+
+    Attributes:
+        sequence_length: maximum tokens of a window: question, part of the context, special tokens.
+        doc_stride: tokens of the context from the start of one window to the start of the next.
+        max_query_length: maximum tokens of a question.
+        n_best_size: starts and ends to combine per window, and answers to list per question.
+        max_answer_length: maximum tokens of an answer.
+        null_score_diff_threshold: no answer is given if the score of "no answer" exceeds the best answer's by more.
+        version_2_with_negative: whether a question may have no answer.
+    """
+
+    doc_stride: int
+    max_query_length: int
+    n_best_size: int
+    max_answer_length: int
+    null_score_diff_threshold: float
+    version_2_with_negative: bool
+
+
+# google-research/bert run_squad.py:66-154
+DEFAULTS = SquadSpec(
+    sequence_length=384,
+    doc_stride=128,
+    max_query_length=64,
+    n_best_size=20,
+    max_answer_length=30,
+    null_score_diff_threshold=0.0,
+    version_2_with_negative=False,
+)
 
 
 class Windows(NamedTuple):
@@ -47,13 +81,7 @@ class Windows(NamedTuple):
 
 
 def make_windows(
-    questions: Sequence[Question],
-    tokenizer,
-    max_seq_length: int = 384,
-    doc_stride: int = 128,
-    max_query_length: int = 64,
-    *,
-    description: str | None = "make windows",
+    questions: Sequence[Question], tokenizer, spec: SquadSpec, description: str = "make windows"
 ) -> Windows:
     """Tokenizes questions and contexts, and cuts them into windows, showing a progress bar.
 
@@ -64,10 +92,8 @@ def make_windows(
     Args:
         questions: as `tasks.squad.data.read_squad` returns them.
         tokenizer: `keras_bert.BertTokenizer` or `PythonBertTokenizer`.
-        max_seq_length: maximum tokens of a window, at least 4 more than `max_query_length`.
-        doc_stride: tokens of the context from the start of one window to the start of the next.
-        max_query_length: maximum tokens of a question; longer ones are cut.
-        description: title of the progress bar, or None for no bar.
+        spec: the sizes. `sequence_length` is at least 4 more than `max_query_length`; longer questions are cut.
+        description: title of the progress bar.
     """
     from tqdm import tqdm
 
@@ -75,15 +101,15 @@ def make_windows(
     tokenize = functools.cache(functools.partial(_tokenize, tokenizer))  # Questions share their contexts.
     # The columns of a token are its id, its segment, its word, and the number of its window of maximum context.
     windows, tokens, question_lengths = [], [np.empty((4, 0), np.int32)], []
-    progress = tqdm(questions, desc=description, unit="question", mininterval=0.5, disable=description is None)
+    progress = tqdm(questions, desc=description, unit="question", mininterval=0.5)
     for number, question in enumerate(progress):
         ids, words = tokenize(question.context)
-        asked = tokenizer.tokenize(question.question)[:max_query_length]
+        asked = tokenizer.tokenize(question.question)[: spec.max_query_length]
         query = [tokenizer.cls_token_id, *asked, tokenizer.sep_token_id]
         question_lengths.append(len(query) + len(ids) + 1)
         # The stride is limited to the room, so that no token is lost between two windows.
-        room = max_seq_length - len(query) - 1
-        spans = slice_tokens(0, len(ids), room, min(doc_stride, room)) if len(ids) else []
+        room = spec.sequence_length - len(query) - 1
+        spans = slice_tokens(0, len(ids), room, min(spec.doc_stride, room)) if len(ids) else []
         best = best_windows(spans, np.arange(len(ids)), LENGTH_WEIGHT) if spans else words
         answer = _find_tokens(ids, words, question, tokenizer)
         before = np.stack([query, *np.full((3, len(query)), [[0], [-1], [-1]])])

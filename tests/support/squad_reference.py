@@ -33,7 +33,7 @@ def words_of(context):
     return words, counts
 
 
-def windows_of(question, ids, lowercase, max_seq_length, doc_stride, max_query_length, gold=None):
+def windows_of(question, ids, lowercase, sequence_length, doc_stride, max_query_length, gold=None):
     """The windows of one question. `ids`: piece -> id. `gold`: (text, first character) of the answer."""
 
     def tokenize(text):
@@ -46,7 +46,7 @@ def windows_of(question, ids, lowercase, max_seq_length, doc_stride, max_query_l
             tokens.append(token)
             token_words.append(number)
     query = tokenize(question.question)[:max_query_length]
-    room = max_seq_length - len(query) - 3
+    room = sequence_length - len(query) - 3
     pieces = []
     start = 0
     while tokens:

@@ -14,7 +14,7 @@ from keras_bert.answers.source_text import BYTES_PER_TOKEN
 from keras_bert.tokenization.python_tokenizer import PythonBertTokenizer
 from tasks.squad.answers import apply_threshold, best_answers
 from tasks.squad.data import Question
-from tasks.squad.windows import make_windows
+from tasks.squad.windows import SquadSpec, make_windows
 
 NUMBERED_WORDS = [*SPECIALS, *(f"w{number}" for number in range(30)), "##s", "\u4e2d", "\u6587"]
 WORDS = [*NUMBERED_WORDS, *".,()-'", "cafe", "e", "a", "the", "##the", "aa", "##aa", "##a"]
@@ -73,20 +73,13 @@ class TableAnswerer:
             question = as_bytes(question).decode("utf-8", "ignore")
             read.append(Question(str(number), question, text, [], False, ""))
             truncated.append(is_cut)
-        length = head.preprocessor.sequence_length
-        windows = make_windows(
-            read,
-            self.python_tokenizer,
-            max_seq_length=length,
-            doc_stride=head.doc_stride,
-            max_query_length=head.max_query_length,
-        )
+        sizes = {"sequence_length": head.preprocessor.sequence_length, "doc_stride": head.doc_stride}
+        spec = SquadSpec(max_query_length=head.max_query_length, **sizes, **choice._asdict())
+        windows = make_windows(read, self.python_tokenizer, spec)
         lengths = np.diff(windows.examples.row_splits)
         places = np.concatenate([np.zeros(0, int), *map(np.arange, lengths)])
         logits = self.of_tokens[windows.examples.token_ids] + self.of_places[places]
-        settings = choice._asdict()
-        threshold = settings.pop("null_score_diff_threshold")
-        answers = apply_threshold(best_answers(read, windows, *logits.T, **settings), threshold)
+        answers = apply_threshold(best_answers(read, windows, logits, spec), spec.null_score_diff_threshold)
         return [
             {
                 "text": question.context,

@@ -1,5 +1,6 @@
 """Windows, word splits and projections in the graph: against the Python of the tasks, on random and hostile texts."""
 
+import dataclasses
 import functools
 import random
 
@@ -19,7 +20,7 @@ from keras_bert.tokenization.normalizer import split_words, substitutes
 from keras_bert.tokenization.python_tokenizer import PythonBertTokenizer
 from tasks.squad.data import Question
 from tasks.squad.text import join_pieces, project, split_context
-from tasks.squad.windows import make_windows
+from tasks.squad.windows import DEFAULTS, make_windows
 from tasks.text.conll import Documents
 from tasks.text.word_windows import make_windows as make_tagging_windows
 
@@ -47,13 +48,8 @@ def test_windows_equal_those_of_questions(tokenizer, length, stride, query_lengt
     counts = [0, 1, length - 3, length, 2 * length, 0, *generator.integers(0, 6 * length, 20)]
     texts = [(words(generator, generator.integers(0, 2 * query_length)), words(generator, count)) for count in counts]
     questions = [Question(str(row), *pair, [], False, "") for row, pair in enumerate(texts)]
-    expected = make_windows(
-        questions,
-        PythonBertTokenizer(VOCABULARY),
-        max_seq_length=length,
-        doc_stride=stride,
-        max_query_length=query_length,
-    )
+    spec = dataclasses.replace(DEFAULTS, sequence_length=length, doc_stride=stride, max_query_length=query_length)
+    expected = make_windows(questions, PythonBertTokenizer(VOCABULARY), spec)
     queries, contexts = (tokenizer.tokenize([pair[side] for pair in texts]) for side in (0, 1))
     queries = queries[:, :query_length]
     windows = graph_windows.cut_windows(contexts.row_lengths(), length - 3 - queries.row_lengths(), stride)

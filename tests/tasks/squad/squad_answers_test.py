@@ -1,5 +1,6 @@
 """Answers chosen from logits: every rule on a case worked out by hand."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 from keras_bert.tokenization.python_tokenizer import PythonBertTokenizer
 from tasks.squad.answers import apply_threshold, best_answers
 from tasks.squad.data import Question
-from tasks.squad.windows import make_windows
+from tasks.squad.windows import DEFAULTS, make_windows
 
 VOCABULARY = [
     "[PAD]",
@@ -29,28 +30,25 @@ def question(context, identifier="q", answers=()):
     return Question(identifier, "w48 w49", context, list(answers), False, f"dev.json: question {identifier!r}")
 
 
-def windows_of(questions, lowercase=True, max_seq_length=64, doc_stride=32):
-    return make_windows(
-        questions,
-        PythonBertTokenizer(VOCABULARY, lowercase),
-        max_seq_length=max_seq_length,
-        doc_stride=doc_stride,
-        max_query_length=2,
-    )
+SPEC = dataclasses.replace(DEFAULTS, sequence_length=64, doc_stride=32, max_query_length=2)
 
 
-def answer(context, starts, ends, version_2_with_negative=False, threshold=0.0, **kwargs):
+def windows_of(questions, spec=SPEC, lowercase=True):
+    return make_windows(questions, PythonBertTokenizer(VOCABULARY, lowercase), spec)
+
+
+def answer(context, starts, ends, version_2_with_negative=False, threshold=0.0, lowercase=True, **values):
     """The answers to one question; `starts` and `ends`: {number of the token among all: logit}, others are low.
 
     A window of its own starts with [CLS] w48 w49 [SEP]: the context's first token is number 4.
     """
-    sizes = {name: kwargs.pop(name) for name in ("max_seq_length", "doc_stride", "lowercase") if name in kwargs}
+    spec = dataclasses.replace(SPEC, version_2_with_negative=version_2_with_negative, **values)
     questions = [question(context)]
-    windows = windows_of(questions, **sizes)
+    windows = windows_of(questions, spec, lowercase)
     logits = np.full((2, len(windows.token_word)), LOW, np.float32)
     for row, values in zip(logits, (starts, ends), strict=True):
         row[list(values)] = list(values.values())
-    best = best_answers(questions, windows, *logits, version_2_with_negative=version_2_with_negative, **kwargs)
+    best = best_answers(questions, windows, logits.T, spec)
     answers = apply_threshold(best, threshold)
     assert list(answers.predictions) == list(answers.nbest) == ["q"]
     assert sum(entry["probability"] for entry in answers.nbest["q"]) == pytest.approx(1.0)
@@ -143,7 +141,7 @@ def test_sums_are_exact_where_float32_would_round_them_off():
 
 # Room for 5 of 7 tokens: windows w0-w4 (tokens 4-8 among all) and w2-w6 (14-18). w3 and before count in the first,
 # w4 and after in the second.
-LONG = {"context": "w0 w1 w2 w3 w4 w5 w6", "max_seq_length": 10, "doc_stride": 2}
+LONG = {"context": "w0 w1 w2 w3 w4 w5 w6", "sequence_length": 10, "doc_stride": 2}
 
 
 def test_maximum_context_is_asked_of_the_start():
@@ -260,9 +258,10 @@ def test_a_list_of_one_still_has_the_best_answer():
 def test_a_context_without_tokens_gives_no_answer():
     questions = [question("w0", "q1"), question("\u200b", "q2"), question("w1", "q3")]
     windows = windows_of(questions)
-    logits = np.zeros((2, len(windows.token_word)))
-    answers = best_answers(questions, windows, *logits, version_2_with_negative=True)
+    logits = np.zeros((len(windows.token_word), 2))
+    spec = dataclasses.replace(SPEC, version_2_with_negative=True)
+    answers = best_answers(questions, windows, logits, spec)
     assert answers.predictions == {"q1": "w0", "q2": "", "q3": "w1"}
     assert answers.null_odds == {"q1": 0.0, "q2": 1e6, "q3": 0.0}
-    answers = best_answers(questions, windows, *logits, version_2_with_negative=False)
+    answers = best_answers(questions, windows, logits, SPEC)
     assert answers.predictions == {"q1": "w0", "q2": "empty", "q3": "w1"}

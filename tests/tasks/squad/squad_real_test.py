@@ -1,5 +1,6 @@
 """Answers to real questions: against a second derivation and Model Garden's squad_lib, and there and back again."""
 
+import dataclasses
 import json
 from types import SimpleNamespace
 
@@ -12,11 +13,12 @@ from tokenizer_reference import read_ids
 from keras_bert.tokenization.python_tokenizer import PythonBertTokenizer
 from tasks.squad.answers import apply_threshold, best_answers
 from tasks.squad.data import first_answer, read_squad
-from tasks.squad.windows import make_windows
+from tasks.squad.windows import DEFAULTS, make_windows
 from tasks.text.bad_rows import BadRows
 
 VOCABULARIES = {True: str(SHARED / "vocab" / "uncased_en.txt"), False: str(SHARED / "vocab" / "cased_en.txt")}
-SIZES = {"max_seq_length": 96, "doc_stride": 40, "max_query_length": 16}  # Several windows for most questions.
+SIZES = {"sequence_length": 96, "doc_stride": 40, "max_query_length": 16}  # Several windows for most questions.
+SPEC = dataclasses.replace(DEFAULTS, **SIZES)
 
 pytestmark = needs_data
 
@@ -46,10 +48,10 @@ def assert_same_lists(rows, expected):
 def test_answers_equal_a_second_derivation(lowercase, is_version_2):
     questions = real_questions("dev", 29)
     tokenizer = PythonBertTokenizer(VOCABULARIES[lowercase], lowercase)
-    windows = make_windows(questions, tokenizer, **SIZES)
+    windows = make_windows(questions, tokenizer, SPEC)
     logits, splits = random_logits(windows, 1), windows.examples.row_splits
-    settings = {"n_best_size": 20, "max_answer_length": 30}
-    best = best_answers(questions, windows, *logits, version_2_with_negative=is_version_2, **settings)
+    spec = dataclasses.replace(SPEC, version_2_with_negative=is_version_2)
+    best = best_answers(questions, windows, logits.T, spec)
     answers = apply_threshold(best, -8.0)
     ids, row = read_ids(VOCABULARIES[lowercase]), 0
     for question in questions:
@@ -58,7 +60,7 @@ def test_answers_equal_a_second_derivation(lowercase, is_version_2):
         rows = [logits[:, start:end].astype(float).tolist() for start, end in spans]
         row += len(expected)
         text, nbest, odds = answers_of(
-            question.context, expected, rows, tokenizer.vocabulary, lowercase, *settings.values(), is_version_2, -8.0
+            question.context, expected, rows, tokenizer.vocabulary, lowercase, 20, 30, is_version_2, -8.0
         )
         assert answers.predictions[question.id] == text
         assert_same_lists([tuple(entry.values()) for entry in answers.nbest[question.id]], nbest)
@@ -101,7 +103,9 @@ def official_features(examples, vocabulary, lowercase, is_training):
         is_training=is_training,
         output_fn=keep,
         batch_size=None if is_training else 1,
-        **SIZES,
+        max_seq_length=SPEC.sequence_length,
+        doc_stride=SPEC.doc_stride,
+        max_query_length=SPEC.max_query_length,
     )
     return features
 
@@ -112,7 +116,7 @@ def official_features(examples, vocabulary, lowercase, is_training):
 def test_windows_and_answers_equal_model_garden_s(tmp_path, lowercase):
     squad_lib = pytest.importorskip("official.nlp.data.squad_lib")
     questions = real_questions("train", 27)
-    windows = make_windows(questions, PythonBertTokenizer(VOCABULARIES[lowercase], lowercase), **SIZES)
+    windows = make_windows(questions, PythonBertTokenizer(VOCABULARIES[lowercase], lowercase), SPEC)
     examples = official_inputs(tmp_path, questions, with_answers=True)
     features = official_features(examples, VOCABULARIES[lowercase], lowercase, is_training=True)
     logits, splits = random_logits(windows, 2), windows.examples.row_splits
@@ -120,7 +124,7 @@ def test_windows_and_answers_equal_model_garden_s(tmp_path, lowercase):
     assert len(features) == windows.examples.num_examples
     for row, feature in enumerate(features):
         start, end = splits[row : row + 2]
-        padding = [0] * (SIZES["max_seq_length"] - (end - start))
+        padding = [0] * (SPEC.sequence_length - (end - start))
         assert feature.input_ids == windows.examples.token_ids[start:end].tolist() + padding
         assert feature.segment_ids == windows.examples.segment_ids[start:end].tolist() + padding
         assert feature.start_position == labels["start_positions"][row]
@@ -132,7 +136,8 @@ def test_windows_and_answers_equal_model_garden_s(tmp_path, lowercase):
         expected = squad_lib.postprocess_output(
             examples, features, results, 20, 30, lowercase, is_version_2, null_score_diff_threshold=-8.0
         )
-        best = best_answers(questions, windows, *logits, version_2_with_negative=is_version_2)
+        spec = dataclasses.replace(SPEC, version_2_with_negative=is_version_2)
+        best = best_answers(questions, windows, logits.T, spec)
         answers = apply_threshold(best, -8.0)
         assert answers.predictions == expected[0] and answers.null_odds == expected[2]
         for key, entries in expected[1].items():
@@ -159,11 +164,13 @@ LOGITS = ("start_logits", "end_logits")
 def test_gold_answers_survive_windows_and_projection(lowercase, max_seq_length, capsys):
     questions = real_questions("train") + real_questions("dev")
     tokenizer = PythonBertTokenizer(VOCABULARIES[lowercase], lowercase)
-    windows = make_windows(questions, tokenizer, max_seq_length=max_seq_length)
+    values = {"sequence_length": max_seq_length, "version_2_with_negative": True, "n_best_size": 1}
+    spec = dataclasses.replace(DEFAULTS, **values)
+    windows = make_windows(questions, tokenizer, spec)
     starts, labels = windows.examples.row_splits[:-1], windows.examples.labels
     logits = np.zeros((2, len(windows.token_word)), np.float32)
     logits[0, starts + labels["start_positions"]] = logits[1, starts + labels["end_positions"]] = 10.0
-    answers = best_answers(questions, windows, *logits, version_2_with_negative=True, n_best_size=1)
+    answers = best_answers(questions, windows, logits.T, spec)
     golden = {question.id: first_answer(question)[0] for question in questions if question.answers}
     kept = np.mean([answers.predictions[key] == text for key, text in golden.items()])
     with capsys.disabled():

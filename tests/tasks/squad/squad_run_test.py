@@ -352,7 +352,7 @@ def test_a_hugging_face_question_answerer_answers_as_in_torch(files, tmp_path):
     logits = encoded.compute_outputs(Predictor(session.trained.model), 16, "test")
     assert np.abs(theirs).max() > 1.0
     np.testing.assert_allclose(logits, theirs, atol=2e-5)
-    best = best_answers(questions, windows, theirs[:, 0], theirs[:, 1], version_2_with_negative=True)
+    best = best_answers(questions, windows, theirs, session.trained.spec)
     expected = apply_threshold(best, 0.0)
     assert read(tmp_path / "run" / "predictions.json") == expected.predictions
     assert read(tmp_path / "run" / "null_odds.json") == pytest.approx(expected.null_odds, abs=1e-4)

@@ -1,5 +1,7 @@
 """Windows of questions and contexts: worked out by hand, and against a second, slow derivation."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from repository import SHARED, needs_data
@@ -8,7 +10,7 @@ from tokenizer_reference import ADVERSARIAL, read_ids
 
 from keras_bert.tokenization.python_tokenizer import PythonBertTokenizer
 from tasks.squad.data import Question, first_answer, read_squad
-from tasks.squad.windows import make_windows
+from tasks.squad.windows import DEFAULTS, make_windows
 from tasks.text.bad_rows import BadRows
 from tasks.text.word_windows import best_windows
 
@@ -23,14 +25,9 @@ def question(context, text="x y", answers=(), is_impossible=False):
     return Question("q", text, context, list(answers), is_impossible, "dev.json: question 'q'")
 
 
-def windows_of_one(context, max_seq_length=10, doc_stride=2, max_query_length=2, **kwargs):
-    return make_windows(
-        [question(context, **kwargs)],
-        TOKENIZER,
-        max_seq_length=max_seq_length,
-        doc_stride=doc_stride,
-        max_query_length=max_query_length,
-    )
+def windows_of_one(context, sequence_length=10, doc_stride=2, max_query_length=2, **kwargs):
+    sizes = {"sequence_length": sequence_length, "doc_stride": doc_stride, "max_query_length": max_query_length}
+    return make_windows([question(context, **kwargs)], TOKENIZER, dataclasses.replace(DEFAULTS, **sizes))
 
 
 def rows(windows, values):
@@ -99,10 +96,10 @@ def test_words_that_a_token_belongs_to():
 
 def test_a_context_without_tokens_has_no_window():
     questions = [question("a"), question("\u200b \u200b"), question("b c")]
-    windows = make_windows(questions, TOKENIZER)
+    windows = make_windows(questions, TOKENIZER, DEFAULTS)
     assert windows.question_index.tolist() == [0, 2] and windows.examples.num_examples == 2
     assert windows.question_lengths.tolist() == [6, 5, 7]  # [CLS] x y [SEP] context [SEP]
-    windows = make_windows(questions[1:2], TOKENIZER)
+    windows = make_windows(questions[1:2], TOKENIZER, DEFAULTS)
     assert windows.examples.num_examples == 0 and len(windows.examples.labels["start_positions"]) == 0
 
 
@@ -169,13 +166,13 @@ def test_the_first_answer_in_its_place_is_the_label():
     ],
 )
 def test_the_label_shrinks_to_the_answer_s_own_tokens(context, answer, start, tokens):
-    windows = windows_of_one(context, answers=[(answer, start)], max_seq_length=32)
+    windows = windows_of_one(context, answers=[(answer, start)], sequence_length=32)
     ((first, last),) = positions(windows)
     assert " ".join(texts(windows)[0].split()[first : last + 1]) == tokens
 
 
 def test_of_two_places_in_the_word_the_left_one_is_the_label():
-    windows = windows_of_one("a (b-b) c", answers=[("b", 5)], max_seq_length=32)
+    windows = windows_of_one("a (b-b) c", answers=[("b", 5)], sequence_length=32)
     assert positions(windows) == [(6, 6)]  # "(" is at 5
 
 
@@ -189,7 +186,8 @@ def test_an_answer_that_leaves_no_token_trains_to_0():
 
 def assert_equal_to_reference(questions, vocabulary, lowercase, gold=None, **sizes):
     """Compares all windows; `gold`: (text, start) of each question's answer, or None."""
-    windows = make_windows(questions, PythonBertTokenizer(vocabulary, lowercase), **sizes)
+    spec = dataclasses.replace(DEFAULTS, **sizes)
+    windows = make_windows(questions, PythonBertTokenizer(vocabulary, lowercase), spec)
     ids, row = read_ids(vocabulary), 0
     for number, qa in enumerate(questions):
         for expected in windows_of(qa, ids, lowercase, **sizes, gold=gold[number] if gold else None):
@@ -215,7 +213,7 @@ def test_windows_of_real_questions_equal_a_second_derivation(name, lowercase):
         str(SHARED / "squad2" / "dev.json"), with_answers=True, version_2_with_negative=True, bad_rows=BadRows()
     )[::11]
     gold = [qa.answers[0] if qa.answers else None for qa in questions]
-    sizes = {"max_seq_length": 96, "doc_stride": 32, "max_query_length": 12}
+    sizes = {"sequence_length": 96, "doc_stride": 32, "max_query_length": 12}
     windows = assert_equal_to_reference(questions, str(SHARED / "vocab" / name), lowercase, gold=gold, **sizes)
     assert np.bincount(windows.question_index).max() >= 5
     assert (windows.examples.labels["end_positions"] > 0).sum() > 60
@@ -226,7 +224,7 @@ def test_windows_of_adversarial_texts_equal_a_second_derivation(lowercase):
     contexts = [text for text in ADVERSARIAL if isinstance(text, str)]
     questions = [question(context, text=contexts[-number]) for number, context in enumerate(contexts)]
     vocabulary = [*VOCABULARY, "##a", "##b", "##c", "\u4e2d", "[", "]", "#", *(chr(code) for code in range(65, 91))]
-    assert_equal_to_reference(questions, vocabulary, lowercase, max_seq_length=24, doc_stride=5, max_query_length=6)
+    assert_equal_to_reference(questions, vocabulary, lowercase, sequence_length=24, doc_stride=5, max_query_length=6)
 
 
 @needs_data
@@ -235,7 +233,7 @@ def test_tokens_stem_from_their_words():
         str(SHARED / "squad2" / "dev.json"), with_answers=False, version_2_with_negative=True, bad_rows=BadRows()
     )[::40]
     tokenizer = PythonBertTokenizer(str(SHARED / "vocab" / "cased_en.txt"), lowercase=False)
-    windows = make_windows(questions, tokenizer, max_seq_length=128, doc_stride=64)
+    windows = make_windows(questions, tokenizer, dataclasses.replace(DEFAULTS, sequence_length=128, doc_stride=64))
     has_several = np.bincount(windows.question_index, minlength=len(questions)) > 1
     np.testing.assert_array_equal(windows.question_lengths > 128, has_several)
     assert 0 < has_several.sum() < len(questions)
