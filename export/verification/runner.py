@@ -20,9 +20,6 @@ from keras_bert.files import absolute, file_states
 # Seconds until a program is given up. A program that runs an export gets another for each MB that it has to read.
 _TIMEOUT_S = 600
 
-# Signature and inputs by name.
-Request = tuple[str, Mapping[str, np.ndarray]]
-
 
 class ProcessError(RuntimeError):
     """A program could not be run or failed; the message quotes the end of its output."""
@@ -31,7 +28,7 @@ class ProcessError(RuntimeError):
 def ask(
     program: Sequence[str],
     directory: str,
-    requests: Sequence[Request],
+    requests: Sequence,
     more: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
 ) -> list[dict[str, np.ndarray]]:
@@ -40,7 +37,7 @@ def ask(
     Args:
         program: the beginning of the command line.
         directory: contains `saved_model.pb`.
-        requests: the requests, in order.
+        requests: the requests, in order: each has a `signature` and `inputs` by name, as `verify.Probe` does.
         more: the end of the command line.
         environment: the program's whole environment; None: an empty one.
 
@@ -58,12 +55,12 @@ def ask(
         return read_answers(files[1])
 
 
-def write_requests(path: str, requests: Sequence[Request]) -> None:
+def write_requests(path: str, requests: Sequence) -> None:
     """Writes requests to a file for a program."""
     graph = graph_pb2.GraphDef()
-    for signature, inputs in requests:
-        node = graph.node.add(op=signature)
-        for name, array in inputs.items():
+    for request in requests:
+        node = graph.node.add(op=request.signature)
+        for name, array in request.inputs.items():
             node.attr[name].tensor.CopyFrom(tf.make_tensor_proto(array))
     pathlib.Path(path).write_bytes(graph.SerializeToString())
 

@@ -244,8 +244,7 @@ def cc_answers(program: str, directory: str, probes: Sequence[Probe]) -> list[di
     Raises:
         ProcessError: the program failed.
     """
-    requests = [(probe.signature, probe.inputs) for probe in probes]
-    return runner.ask([program], directory, requests, cc_check.op_libraries())
+    return runner.ask([program], directory, probes, cc_check.op_libraries())
 
 
 def fresh_answers(directory: str, probes: Sequence[Probe]) -> list[dict[str, np.ndarray]]:
@@ -257,9 +256,8 @@ def fresh_answers(directory: str, probes: Sequence[Probe]) -> list[dict[str, np.
     environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
     environment |= {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
     program = [sys.executable, "-I", child.__file__]
-    requests = [(probe.signature, probe.inputs) for probe in probes]
     try:
-        return runner.ask(program, directory, requests, library_folders(), environment)
+        return runner.ask(program, directory, probes, library_folders(), environment)
     except runner.ProcessError as error:
         raise VerificationError(_message(directory, [f"the fresh process failed: {error}"])) from error
 

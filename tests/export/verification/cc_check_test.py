@@ -173,7 +173,7 @@ def test_it_answers_in_turns(directory, answers_to, program, tmp_path):
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         for number, probe in enumerate(probes):
             files = [str(tmp_path / f"{name}_{number}") for name in ("requests", "answers")]
-            runner.write_requests(files[0], [(probe.signature, probe.inputs)])
+            runner.write_requests(files[0], [probe])
             process.stdin.write("\n".join(files) + "\n")
             process.stdin.flush()
             assert 0 < float(process.stdout.readline()) < 60
@@ -231,7 +231,7 @@ def test_many_sequences_take_the_memory_of_some(program, tmp_path):
         for count in (1, 200):
             files = [str(tmp_path / f"{name}_{count}") for name in ("requests", "answers")]
             rows = {name: values[-count:] for name, values in request.items()}
-            runner.write_requests(files[0], [("token_ids", rows)])
+            runner.write_requests(files[0], [Probe("token_ids", rows, {})])
             process.stdin.write("\n".join(files) + "\n")
             process.stdin.flush()
             process.stdout.readline()

@@ -140,7 +140,7 @@ def test_a_fresh_process_finds_libraries_wherever_this_one_found_them(good, tmp_
     with pytest.raises(ProcessError, match="No module named 'tensorflow'"):
         runner.ask(program, good, [])
     x = np.array([1.0, 2.5], np.float32)
-    (answer,) = runner.ask(program, good, [("serving_default", {"x": x})], folders)
+    (answer,) = runner.ask(program, good, [Probe("serving_default", {"x": x}, {})], folders)
     assert answer["y"].tolist() == [2.0, 5.0]
 
 
