@@ -61,10 +61,7 @@ def _loader(
         if scheduler and settings.enable_per_model_batching_parameters:
             path = os.path.join(directory, PER_MODEL_FILE)
             parameters = read_batching_parameters(path) if is_file(path) else None
-        batcher = None
-        if parameters:
-            run_joined = functools.partial(model.run, is_batch=True)
-            batcher = Batcher(model.run, parameters, scheduler, name, metrics, model.own_columns, run_joined)
+        batcher = Batcher(model, parameters, scheduler, metrics) if parameters else None
         servable = Servable(model, metrics, batcher, settings.max_request_rows)
         if settings.enable_model_warmup:
             warm_up(servable, settings.num_request_iterations_for_warmup)

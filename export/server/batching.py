@@ -20,8 +20,8 @@ import itertools
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -192,23 +192,16 @@ class Batcher:
     """Batches the requests to one version of a model.
 
     Args:
-        run_graph: runs a signature on arrays: `(signature name, arrays, time left) -> arrays`.
+        model: the version: `ServedModel`, or an object with its `name`, `run` and `own_columns`.
         parameters: settings for joining requests.
         scheduler: runs the batches in its threads.
-        model_name: label of the metrics.
         metrics: counts requests and batches.
-        own_columns: removes the padding that a request's outputs have only because of other requests in the batch:
-            `(signature name, arrays) -> arrays`.
-        run_joined: runs the requests of a batch; None: `run_graph` does.
     """
 
-    run_graph: Callable[[str, Arrays, TimeLeft], dict[str, np.ndarray]]
+    model: Any
     parameters: BatchingParameters
     scheduler: BatchScheduler
-    model_name: str
     metrics: Metrics
-    own_columns: Callable[[str, dict[str, np.ndarray]], dict[str, np.ndarray]] = lambda _, outputs: outputs
-    run_joined: Callable[[str, Arrays, TimeLeft], dict[str, np.ndarray]] | None = None
 
     def run(self, signature_name: str, arrays: Arrays, time_left: TimeLeft) -> dict[str, np.ndarray]:
         """Runs a request within a batch; its signature must be batchable (`Signature.is_batchable`).
@@ -217,20 +210,20 @@ class Batcher:
             time_left: see `serving_error.TimeLeft`.
 
         Raises:
-            ServingError: `run_graph` raised it, the queue is full, the deadline passed, or the request is too large.
+            ServingError: the model raised it, the queue is full, the deadline passed, or the request is too large.
         """
         sizes = {len(array) if array.ndim else 0 for array in arrays.values()}
         if len(sizes) != 1 or sizes == {0}:
-            return self.run_graph(signature_name, arrays, time_left)  # The graph answers or refuses it.
+            return self.model.run(signature_name, arrays, time_left)  # The graph answers or refuses it.
         (size,) = sizes
         if size > self.parameters.max_batch_size:
             if self.parameters.enable_large_batch_splitting:
-                return self.run_graph(signature_name, arrays, time_left)
+                return self.model.run(signature_name, arrays, time_left)
             largest = f"{self.parameters.max_batch_size} (max_batch_size of the batching parameters)"
             raise invalid(f"Task size {size} is larger than maximum input batch size {largest}")
         if count_bytes(arrays) > size * SHORT_BYTES:  # It would hold a thread while it waits for its turn.
-            return self.run_graph(signature_name, arrays, time_left)
-        self.metrics.input_batch_size.labels(self.model_name).observe(size)
+            return self.model.run(signature_name, arrays, time_left)
+        self.metrics.input_batch_size.labels(self.model.name).observe(size)
         shapes = tuple((name, array.shape[1:], array.dtype.str) for name, array in sorted(arrays.items()))
         task = _Task(arrays, size, time_left)
         key = _Key(self, signature_name, shapes)
@@ -292,7 +285,7 @@ class Batcher:
         try:
             if isinstance(error, ServingError) and not self.parameters.allowed_batch_sizes:
                 raise error
-            task.answer.set_result(self.run_graph(signature_name, task.arrays, task.time_left))
+            task.answer.set_result(self.model.run(signature_name, task.arrays, task.time_left))
         except Exception as failure:  # Raised in the thread of its request.
             task.answer.set_exception(failure)
 
@@ -305,15 +298,14 @@ class Batcher:
             # Padding rows repeat the first one, whose values the graph is likely to accept.
             pieces = [task.arrays[name] for task in tasks] + [array[:1]] * (padded - rows)
             joined[name] = np.concatenate(pieces) if len(pieces) > 1 else array
-        self.metrics.processed_batch_size.labels(self.model_name).observe(padded)
-        self.metrics.padding_size.labels(self.model_name).observe(padded - rows)
+        self.metrics.processed_batch_size.labels(self.model.name).observe(padded)
+        self.metrics.padding_size.labels(self.model.name).observe(padded - rows)
         self.metrics.wrapped_runs.inc()
-        run = self.run_joined or self.run_graph
-        outputs = run(signature_name, joined, lambda: max(task.time_left() for task in tasks))
+        outputs = self.model.run(signature_name, joined, lambda: max(task.time_left() for task in tasks), is_batch=True)
         if any(not array.ndim or len(array) != padded for array in outputs.values()):
             raise ValueError("An output does not have the batch as its first dimension.")
-        stops = itertools.accumulate(task.size for task in tasks)
-        return [
-            self.own_columns(signature_name, {name: array[stop - task.size : stop] for name, array in outputs.items()})
-            for task, stop in zip(tasks, stops, strict=True)
-        ]
+        answers = []
+        for task, stop in zip(tasks, itertools.accumulate(task.size for task in tasks), strict=True):
+            own = {name: array[stop - task.size : stop] for name, array in outputs.items()}
+            answers.append(self.model.own_columns(signature_name, own))
+        return answers
