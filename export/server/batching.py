@@ -203,7 +203,7 @@ class Batcher:
     scheduler: BatchScheduler
     metrics: Metrics
 
-    def run(self, signature_name: str, arrays: Arrays, time_left: TimeLeft) -> dict[str, np.ndarray]:
+    def run(self, signature_name: str, arrays: Arrays, time_left: TimeLeft) -> Arrays:
         """Runs a request within a batch; its signature must be batchable (`Signature.is_batchable`).
 
         Args:
@@ -289,7 +289,7 @@ class Batcher:
         except Exception as failure:  # Raised in the thread of its request.
             task.answer.set_exception(failure)
 
-    def _run_joined(self, signature_name: str, tasks: list[_Task]) -> list[dict[str, np.ndarray]]:
+    def _run_joined(self, signature_name: str, tasks: list[_Task]) -> list[Arrays]:
         """Answers several tasks in one run; raises `ValueError` if its outputs cannot be split."""
         rows = sum(task.size for task in tasks)
         padded = next((size for size in self.parameters.allowed_batch_sizes if size >= rows), rows)

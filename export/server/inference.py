@@ -6,10 +6,11 @@ in their format.
 Shapes: B batch, C classes. Sources: TensorFlow Serving's predict_util.cc, classifier.cc, regressor.cc.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
+from export.server.batching import Arrays
 from export.server.servable import Servable, Signature
 from export.server.serving_error import TimeLeft, invalid
 
@@ -26,12 +27,8 @@ def takes_examples(signature: Signature, api: str) -> bool:
 
 
 def predict(
-    servable: Servable,
-    signature_name: str,
-    arrays: Mapping[str, np.ndarray],
-    time_left: TimeLeft,
-    output_filter: Sequence[str] = (),
-) -> dict[str, np.ndarray]:
+    servable: Servable, signature_name: str, arrays: Arrays, time_left: TimeLeft, output_filter: Sequence[str] = ()
+) -> Arrays:
     """Runs a signature on named arrays.
 
     Args:
@@ -105,7 +102,7 @@ def regress(servable: Servable, signature_name: str, examples: Sequence[bytes], 
 
 def _run_examples(
     servable: Servable, signature_name: str, examples: Sequence[bytes], time_left: TimeLeft, api: str
-) -> dict[str, np.ndarray]:
+) -> Arrays:
     signature, (name, outputs, _) = servable.signature(signature_name, api), _KINDS[api]
     if not takes_examples(signature, api):
         raise invalid(
@@ -120,13 +117,13 @@ def _run_examples(
     return servable.run(signature_name, {"inputs": np.array(examples, dtype=object)}, time_left, api)
 
 
-def _count_rows(signature: Signature, arrays: Mapping[str, np.ndarray]) -> int:
+def _count_rows(signature: Signature, arrays: Arrays) -> int:
     """Returns the number of rows along the free first dimensions of the inputs."""
     free = [name for name, spec in signature.inputs.items() if spec.shape.rank is None or spec.shape[:1] == [None]]
     return max((len(arrays[name]) for name in free if arrays[name].ndim), default=0)
 
 
-def _check_inputs(signature: Signature, arrays: Mapping[str, np.ndarray]) -> None:
+def _check_inputs(signature: Signature, arrays: Arrays) -> None:
     extra, missing = set(arrays) - set(signature.inputs), set(signature.inputs) - set(arrays)
     if extra or missing:
         raise invalid(

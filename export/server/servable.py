@@ -166,7 +166,7 @@ class ServedModel:
 
     def run(
         self, signature_name: str, arrays: Arrays, time_left: TimeLeft = unlimited, is_batch: bool = False
-    ) -> dict[str, np.ndarray]:
+    ) -> Arrays:
         """Runs a signature on arrays of its types.
 
         If the model's description says how to join answers, many rows run in slices of about a second, and the
@@ -209,7 +209,7 @@ class ServedModel:
             self._rates[signature_name] = math.inf if is_first else num_bytes / max(time.monotonic() - start, 1e-6)
         return outputs
 
-    def own_columns(self, signature_name: str, outputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def own_columns(self, signature_name: str, outputs: Arrays) -> Arrays:
         """Cuts the outputs of some rows of a batch to the length that they have without the other rows."""
         padding = self._paddings.get(signature_name)
         if not padding:
@@ -217,7 +217,7 @@ class ServedModel:
         longest = int(outputs[padding["count"]].max(initial=1))
         return {name: array[:, :longest] if name in padding["values"] else array for name, array in outputs.items()}
 
-    def _run(self, signature_name: str, arrays: Arrays) -> dict[str, np.ndarray]:
+    def _run(self, signature_name: str, arrays: Arrays) -> Arrays:
         signature = self.signatures[signature_name]
         try:
             values = self._short_texts and self._short_texts(signature_name, arrays)
@@ -321,7 +321,7 @@ def _paddings(description: dict | None, signatures: Mapping[str, Signature]) -> 
     return paddings
 
 
-def _joined(slices: list[dict[str, np.ndarray]], padding: dict) -> dict[str, np.ndarray]:
+def _joined(slices: list[Arrays], padding: dict) -> Arrays:
     """Joins the outputs of slices along the rows; shorter columns get their padding."""
     joined = {}
     for name in slices[0]:
@@ -397,7 +397,7 @@ class Servable:
             )
         return self.model.signatures[name]
 
-    def run(self, signature_name: str, arrays: Arrays, time_left: TimeLeft, api: str) -> dict[str, np.ndarray]:
+    def run(self, signature_name: str, arrays: Arrays, time_left: TimeLeft, api: str) -> Arrays:
         """Runs a signature on arrays that fit it, in a batch if possible.
 
         Args:
