@@ -9,30 +9,22 @@ from keras import ops
 from keras_bert.encoder.heads import TakePositions
 from keras_bert.encoder.layer import BertLayer, keep_arguments
 from tasks.features.model import FeatureExtractor
+from tasks.ner.settings import NerSettings
 
 TAGGER = "bilstm_tagger"
 
 
-def build_tagger(
-    num_layers: int,
-    hidden_dim: int,
-    num_tags: int,
-    combine: str,
-    lstm_units: int,
-    lstm_layers: int,
-    lstm_dropout: float,
-) -> keras.Model:
+def build_tagger(settings: NerSettings, num_layers: int, hidden_dim: int, num_tags: int) -> keras.Model:
     """Builds the model to train.
 
     Args:
+        settings: `combine`: "concatenate" to read all K * H numbers; "sum"; "mean"; or "weighted_sum", which is
+            gamma * sum_k softmax(w)_k h_k with learned gamma and w (Peters et al. 2018, equation 1), equal at first.
+            `lstm_units`: width of each direction. `lstm_layers`: number of stacked BiLSTMs. `lstm_dropout`: dropout on
+            the input and on each BiLSTM's output. The paper does not give a rate.
         num_layers: K, the number of layers whose states are concatenated in the input.
         hidden_dim: H, the width of each layer's states.
         num_tags: C.
-        combine: "concatenate" to read all K * H numbers; "sum"; "mean"; or "weighted_sum", which is
-            gamma * sum_k softmax(w)_k h_k with learned gamma and w (Peters et al. 2018, equation 1), equal at first.
-        lstm_units: width of each direction (the paper: 768).
-        lstm_layers: number of stacked BiLSTMs (the paper: 2).
-        lstm_dropout: dropout on the input and on each BiLSTM's output. The paper does not give a rate.
 
     Returns:
         A functional model from `features` float32 (B, W, K * H) and `padding_mask` int32 (B, W) to logits (B, W, C).
@@ -41,14 +33,14 @@ def build_tagger(
     features = keras.Input((None, num_layers * hidden_dim), dtype="float32", name="features")
     padding_mask = keras.Input((None,), dtype="int32", name="padding_mask")
     states = features
-    if combine != "concatenate" and num_layers > 1:
-        states = CombineStates(num_layers, combine, name="combine_states")(states)
+    if settings.combine != "concatenate" and num_layers > 1:
+        states = CombineStates(num_layers, settings.combine, name="combine_states")(states)
     mask = ops.cast(padding_mask, "bool")
-    states = keras.layers.Dropout(lstm_dropout, name="input_dropout")(states)
-    for index in range(lstm_layers):
-        lstm = keras.layers.LSTM(lstm_units, return_sequences=True, name=f"lstm_{index}")
+    states = keras.layers.Dropout(settings.lstm_dropout, name="input_dropout")(states)
+    for index in range(settings.lstm_layers):
+        lstm = keras.layers.LSTM(settings.lstm_units, return_sequences=True, name=f"lstm_{index}")
         states = keras.layers.Bidirectional(lstm, name=f"bilstm_{index}")(states, mask=mask)
-        states = keras.layers.Dropout(lstm_dropout, name=f"lstm_dropout_{index}")(states)
+        states = keras.layers.Dropout(settings.lstm_dropout, name=f"lstm_dropout_{index}")(states)
     # With Keras's Glorot initializer. With BERT's 0.02 the first epochs learn nothing, since BiLSTM outputs are small.
     logits = keras.layers.Dense(num_tags, dtype="float32", name="token_classification")(states)
     return keras.Model({"features": features, "padding_mask": padding_mask}, logits, name=TAGGER)

@@ -97,14 +97,8 @@ class FrozenNer(Ner):
     def build_training_model(self, origin, trained):
         from tasks.ner.bilstm import build_tagger
 
-        spec = trained.spec
-        return build_tagger(
-            num_layers=len(spec.layers),
-            hidden_dim=trained.encoder.backbone.hidden_dim,
-            num_tags=len(spec.labels),
-            combine=spec.combine,
-            **{name: getattr(self.settings, name) for name in ("lstm_units", "lstm_layers", "lstm_dropout")},
-        )
+        hidden_dim, spec = trained.encoder.backbone.hidden_dim, trained.spec
+        return build_tagger(self.settings, len(spec.layers), hidden_dim, len(spec.labels))
 
     def model_to_save(self, trained):
         from tasks.ner.bilstm import join_extractor

@@ -2,6 +2,7 @@
 
 import json
 import os
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -288,7 +289,7 @@ SIZES = {name: getattr(NerSettings, name) for name in ("combine", "lstm_units", 
 
 @pytest.mark.usefixtures("eagerly")
 def test_padding_does_not_change_an_answer():
-    model = build_tagger(1, 6, 3, **SIZES | {"lstm_units": 4})
+    model = build_tagger(SimpleNamespace(**SIZES | {"lstm_units": 4}), 1, 6, 3)
     states = np.random.default_rng(0).normal(size=(1, 5, 6)).astype(np.float32)
     short = model({"features": states[:, :3], "padding_mask": np.ones((1, 3), np.int32)})
     long = model({"features": states, "padding_mask": np.array([[1, 1, 1, 0, 0]], np.int32)})
@@ -301,7 +302,7 @@ def test_the_papers_size():
     parameters = 0
     for width in (4 * 768, 2 * 768):
         parameters += 2 * 4 * (width * 768 + 768 * 768 + 768)
-    assert build_tagger(4, 768, 9, **SIZES).count_params() == parameters + 2 * 768 * 9 + 9
+    assert build_tagger(SimpleNamespace(**SIZES), 4, 768, 9).count_params() == parameters + 2 * 768 * 9 + 9
 
 
 def test_tags_that_the_training_lacks_are_left_out_of_the_loss():
