@@ -66,11 +66,6 @@ class Ner(WordTask):
     def balance(self, examples, spec):
         return rare_labels.balance(examples, self.settings, class_names(spec.labels))
 
-    def objective(self, spec):
-        from tasks.fine_tuning.objectives import CrossEntropy
-
-        return CrossEntropy()
-
     # === Answers ===
 
     def describe(self, rows, encoded, spec):

@@ -104,11 +104,6 @@ class Swag(task.Task):
     def model_arguments(self, spec):
         return {"num_choices": spec.num_choices}
 
-    def objective(self, spec):
-        from tasks.fine_tuning.objectives import CrossEntropy
-
-        return CrossEntropy()
-
     def encode(self, part, trained):
         """Makes K sequences `[CLS] context [SEP] start choice_k [SEP]` of each row."""
         table, tokenizer, limit = part.rows, trained.tokenizer, trained.spec.sequence_length
