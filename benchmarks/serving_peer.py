@@ -65,6 +65,7 @@ def cc(directory: str) -> Callable:
     import numpy as np
 
     from export.verification import cc_check, runner
+    from export.verification.verify import Probe
 
     program = cc_check.build_program(cc_check.require_compiler())
     command = [program, directory, "-", "-", *cc_check.op_libraries()]
@@ -73,7 +74,7 @@ def cc(directory: str) -> Callable:
     files = [os.path.join(folder.name, name) for name in ("requests", "answers")]
 
     def ask(texts, folder=folder):
-        runner.write_requests(files[0], [("serving_default", {"text": np.array(texts, object)})])
+        runner.write_requests(files[0], [Probe("serving_default", {"text": np.array(texts, object)}, {})])
         process.stdin.write("\n".join(files) + "\n")
         process.stdin.flush()
         seconds = float(process.stdout.readline())
