@@ -82,7 +82,7 @@ def draw_rows(logits: np.ndarray, labels: np.ndarray, chosen_on: int, draw: int)
     seen, unseen = order[:chosen_on], order[chosen_on:]
     losses, areas, row = [], [], {}
     for precision in _PRECISIONS:
-        choice = doubt.choose(logits[seen], labels[seen], precision)
+        choice = doubt.choose(logits[seen], labels[seen], precision, None)
         shown = unseen[: chosen_on // 2]  # So that the choice varies less than the figure.
         of_shown, *_ = doubt.assess(logits[shown], labels[shown], choice, precision)
         low, high = of_shown.get("answered_precision_interval", (0.0, 0.0))  # Where none is given.

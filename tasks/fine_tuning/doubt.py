@@ -37,9 +37,7 @@ class Choice(NamedTuple):
 # === Choice ===
 
 
-def choose(
-    logits: np.ndarray, labels: np.ndarray, precision: float | None = None, temperature: float | None = None
-) -> Choice:
+def choose(logits: np.ndarray, labels: np.ndarray, precision: float | None, temperature: float | None) -> Choice:
     """Chooses temperature and threshold on rows that the model was not trained on.
 
     The temperature is that of `fit_temperature` if it lowers the cross entropy of rows that it was not fitted to by

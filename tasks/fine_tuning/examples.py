@@ -120,9 +120,7 @@ def count_steps(num_examples: int, batch_size: int, num_epochs: float | None) ->
     return int(num_examples * num_epochs / batch_size)
 
 
-def epoch_batches(
-    lengths: np.ndarray, batch_size: int, seed: int, epoch: int, shares: np.ndarray | None = None
-) -> np.ndarray:
+def epoch_batches(lengths: np.ndarray, batch_size: int, seed: int, epoch: int, shares: np.ndarray | None) -> np.ndarray:
     """Shuffles and batches the examples of one epoch, as a pure function of its arguments.
 
     As in google-research/bert, every batch is full. Examples left over at the end of an epoch start the next one, so

@@ -56,7 +56,7 @@ def test_temperature_and_brier_score_are_scikit_learn_s(sharpness):
 def test_a_temperature_is_chosen_where_it_helps_unseen_rows(sharpness, is_chosen):
     unseen = draw(5000, sharpness, seed=99)
     for seed in range(10):
-        temperature = doubt.choose(*draw(400, sharpness, seed)).temperature
+        temperature = doubt.choose(*draw(400, sharpness, seed), None, None).temperature
         assert (temperature != 1.0) == is_chosen
         before, after = (cross_entropies(unseen[1], unseen[0] / by).mean() for by in (1.0, temperature))
         assert after < before if is_chosen else after == before
@@ -64,9 +64,9 @@ def test_a_temperature_is_chosen_where_it_helps_unseen_rows(sharpness, is_chosen
 
 def test_few_rows_and_rows_without_mistakes_choose_none():
     logits, labels = draw(doubt.LEAST_ROWS - 1, 3.0, seed=1)
-    assert doubt.choose(logits, labels).temperature == 1.0
+    assert doubt.choose(logits, labels, None, None).temperature == 1.0
     logits, _ = draw(400, 0.4, seed=1)
-    assert doubt.choose(logits, logits.argmax(axis=1)).temperature == 1.0
+    assert doubt.choose(logits, logits.argmax(axis=1), None, None).temperature == 1.0
 
 
 def test_the_least_confidence_by_hand():
@@ -85,7 +85,7 @@ def test_the_wanted_precision_is_that_of_unseen_rows():
     num_within = 0
     for start in range(0, 15_000, 1500):
         seen, unseen = slice(start, start + 1000), slice(start + 1000, start + 1500)
-        choice = doubt.choose(logits[seen], labels[seen], 0.9)
+        choice = doubt.choose(logits[seen], labels[seen], 0.9, None)
         details, *_ = doubt.assess(logits[unseen], labels[unseen], choice, 0.9)
         low, high = details["answered_precision_interval"]
         num_within += low <= 0.9 <= high and 0.1 < details["coverage"] < 0.9
@@ -94,7 +94,7 @@ def test_the_wanted_precision_is_that_of_unseen_rows():
 
 def test_rows_that_were_chosen_on_are_scored_by_a_choice_on_others():
     logits, labels = draw(300, 3.0, seed=7)
-    choice = doubt.choose(logits, labels, 0.8)
+    choice = doubt.choose(logits, labels, 0.8, None)
     seen, panels, notes = doubt.assess(logits, labels, choice, 0.8, ("temperature", "thresholds"))
     as_if_unseen, *_ = doubt.assess(logits, labels, choice, 0.8)
     assert seen["temperature"] == choice.temperature == doubt.fit_temperature(logits, labels)

@@ -64,19 +64,19 @@ def row(examples: Examples, index: int) -> np.ndarray:
 @pytest.mark.parametrize("batch_size", [1, 4, 7, 23, 50])
 def test_epochs_hold_every_example_once_and_join_without_a_gap(batch_size):
     lengths = make_examples().lengths
-    drawn = np.concatenate([epoch_batches(lengths, batch_size, 5, epoch).ravel() for epoch in range(50)])
+    drawn = np.concatenate([epoch_batches(lengths, batch_size, 5, epoch, None).ravel() for epoch in range(50)])
     assert len(drawn) == 50 * 23 // batch_size * batch_size
     counts = np.bincount(drawn, minlength=23)
     assert counts.min() >= len(drawn) // 23 - (batch_size > 1) and counts.max() <= len(drawn) // 23 + 1
-    again = epoch_batches(lengths, batch_size, 5, 3)
-    np.testing.assert_array_equal(again, epoch_batches(lengths, batch_size, 5, 3))
+    again = epoch_batches(lengths, batch_size, 5, 3, None)
+    np.testing.assert_array_equal(again, epoch_batches(lengths, batch_size, 5, 3, None))
     if batch_size == 4:
-        assert (again != epoch_batches(lengths, batch_size, 6, 3)).any()
+        assert (again != epoch_batches(lengths, batch_size, 6, 3, None)).any()
 
 
 def test_like_lengths_come_together():
     lengths = np.random.default_rng(1).integers(3, 128, 3200)
-    batches = lengths[epoch_batches(lengths, 32, 0, 0)]
+    batches = lengths[epoch_batches(lengths, 32, 0, 0, None)]
     padded = batches.max(axis=1).sum() * 32
     assert batches.sum() / padded > 0.9
     longest = batches.max(axis=1)
