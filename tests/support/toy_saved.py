@@ -1,6 +1,9 @@
 """A head of each task, its graph on disk without the verification of an export, and exports that are as described."""
 
+import contextlib
+import functools
 import tempfile
+from unittest import mock
 
 import keras
 import numpy as np
@@ -64,15 +67,25 @@ ALL_HEADS = {
 }
 
 
-def save_graph(head: Head, directory: str) -> str:
-    """Writes the graph alone, as `export_head` does before it verifies; returns the directory."""
-    saved_model.write_graph(head, saved_model.rebuild_for_serving(head.model), directory)
+def save_graph(head: Head, directory: str, only: str | None = None) -> str:
+    """Writes the graph alone, as `export_head` does before it verifies; returns the directory.
+
+    A test that asks `only` one signature, `serving_default` or `token_ids`, need not wait for the others.
+    """
+    with contextlib.ExitStack() as stack:
+        if only:
+            trace = {"serving_default": functools.partial(_trace, head), "token_ids": head.function_of_token_ids}[only]
+            stack.enter_context(mock.patch.object(head, "functions", lambda model: {only: trace(model)}))
+        saved_model.write_graph(head, saved_model.rebuild_for_serving(head.model), directory)
     return directory
 
 
 def trace_answer(head: Head):
     """Returns the graph of `serving_default` alone, a function of named texts, where no file is needed."""
-    model = saved_model.rebuild_for_serving(head.model)
+    return _trace(head, saved_model.rebuild_for_serving(head.model))
+
+
+def _trace(head: Head, model: keras.Model):
     return signatures.trace(lambda **texts: head.answer_texts(model, texts), head.text_inputs, tf.string)
 
 

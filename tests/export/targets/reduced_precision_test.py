@@ -29,7 +29,7 @@ def small(tmp_path_factory) -> tuple[Head, str]:
     sizes = {"num_layers": 1, "hidden_dim": 64, "intermediate_dim": 128, "initializer_range": 0.1}
     model = BertTextClassifier(backbone(**sizes), len(LABELS), compile=False)
     head = Classification(model, BertPreprocessor(BertTokenizer(VOCABULARY), 32), LABELS)
-    return head, save_graph(head, str(tmp_path_factory.mktemp("bfloat16") / "model" / "7"))
+    return head, save_graph(head, str(tmp_path_factory.mktemp("bfloat16") / "model" / "7"), only="token_ids")
 
 
 @pytest.mark.parametrize(
