@@ -1,7 +1,9 @@
 """Short texts in `bert-serve`: tokens from Python and the head in NumPy give the answers of the whole graph."""
 
+import functools
 import itertools
 import os
+import shutil
 
 import keras
 import numpy as np
@@ -23,13 +25,23 @@ from export.verification import probes
 from keras_bert.errors import InputError
 from keras_bert.files import write_json
 
-_HEADS = {
-    **{name: lambda name=name: ALL_HEADS[name]() for name in ("classification of pairs", "multi_label_classification")},
-    "prompt left out": lambda: SentenceEmbedding(embedder(**PROMPTS, include_prompt=False), assets()),
-}
+_HEADS = ("classification of pairs", "multi_label_classification", "prompt left out")
 _MORE = ("classification", "regression of pairs", "embeddings", "embeddings without pooler", "sentence_embedding")
-_HEADS |= {name: lambda name=name: ALL_HEADS[name]() for name in _MORE}
 _WITHOUT = ("multiple_choice", "fill_mask", "token_classification", "classification in windows", "search")
+
+
+@pytest.fixture(scope="module", name="written")
+def _written(saved, tmp_path_factory):
+    """Head and directory by name."""
+
+    @functools.cache
+    def write(name):
+        if name in ALL_HEADS:
+            return saved(name).head, saved(name).directory
+        head = SentenceEmbedding(embedder(**PROMPTS, include_prompt=False), assets())
+        return head, save_graph(head, str(tmp_path_factory.mktemp("written")))
+
+    return write
 
 
 def _load(directory: str) -> ServedModel:
@@ -41,12 +53,10 @@ def _is_short(text: bytes) -> bool:
 
 
 @pytest.mark.usefixtures("quick_sessions")
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow) if name in _MORE else name for name in _HEADS]
-)
-def test_short_texts_are_answered_as_by_the_graph(name, tmp_path, monkeypatch):
-    head = _HEADS[name]()
-    model = _load(save_graph(head, str(tmp_path)))
+@pytest.mark.parametrize("name", [*_HEADS, *(pytest.param(name, marks=pytest.mark.slow) for name in _MORE)])
+def test_short_texts_are_answered_as_by_the_graph(name, written, monkeypatch):
+    head, directory = written(name)
+    model = _load(directory)
     short = model._short_texts
     texts = [text for text in probes.as_bytes(probes.TEXTS) if _is_short(text)]
     texts += ["hello [SEP] ΟΔΥΣΣΕΥΣ".encode(), b"who was jim " * 9, b"hello", b"hello wonderful " * 12]
@@ -152,7 +162,7 @@ def test_a_head_of_other_ops_stays_in_the_graph(activation, is_known, tmp_path):
     encoder = backbone()
     hidden = keras.layers.Dense(5, activation)(encoder(encoder.input)["pooled_output"])
     head = Classification(keras.Model(encoder.input, keras.layers.Dense(3)(hidden)), assets(), LABELS)
-    model = _load(save_graph(head, str(tmp_path)))
+    model = _load(save_graph(head, str(tmp_path), only="serving_default"))
     assert (model._short_texts is not None) == is_known
     texts = np.array([b"hello", b"who was jim"], object)
     right = head.answer_texts(head.model, {"text": tf.constant(texts.tolist())})
@@ -163,8 +173,8 @@ def test_a_head_of_other_ops_stays_in_the_graph(activation, is_known, tmp_path):
 
 
 @pytest.mark.usefixtures("quick_sessions")
-def test_damaged_files_are_named(tmp_path):
-    directory = save_graph(_HEADS["prompt left out"](), str(tmp_path))
+def test_damaged_files_are_named(written, tmp_path):
+    directory = shutil.copytree(written("prompt left out")[1], str(tmp_path / "1"))
     with open(os.path.join(directory, HEAD_FILE), "r+b") as file:
         file.truncate(100)
     with pytest.raises(InputError, match="cannot be loaded as a SavedModel.*Was it copied whole"):
