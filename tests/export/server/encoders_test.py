@@ -48,7 +48,7 @@ def test_every_head_answers_as_in_tensorflow(name, saved, quick_sessions):
     [("tensorflow", []), ("auto", [2, 2, 1]), ("onnxruntime", [2, 2, 1])],  # At first in the graph, too.
     ids=str,
 )
-def test_which_runtime_computes_and_in_which_thread(runtime, expected, saved, monkeypatch):
+def test_which_runtime_computes_and_in_which_thread(runtime, expected, saved, monkeypatch, quick_sessions):
     sizes, encode, threads, run = [], OnnxEncoder.__call__, set(), ServedModel._run
 
     def spied(encoder, token_ids, *others):
@@ -89,7 +89,8 @@ def _variables(model: ServedModel) -> set[str]:
 def test_the_encoder_equals_keras(activation, first_token_only, monkeypatch):
     if activation in ("tanh", "linear") and first_token_only:
         pytest.skip("one of both is enough")
-    reference = shaken(backbone(activation=activation, pooler_activation=activation, layer_norm_epsilon=1e-6))
+    settings = {"activation": activation, "pooler_activation": activation, "layer_norm_epsilon": 1e-6}
+    reference = shaken(backbone(num_layers=2 if activation == "gelu" else 1, **settings))
     served = rebuild_for_serving(reference)
     served.first_token_only = first_token_only
     generator = np.random.default_rng(0)
@@ -123,7 +124,7 @@ def test_threads_for_all_usable_cores_stay_on_theirs(fewer):
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < 2:
         pytest.skip("one core")
-    served = rebuild_for_serving(shaken(backbone()))
+    served = rebuild_for_serving(shaken(backbone(num_layers=1)))
     inputs = {name: np.ones((1, 3), np.int32) for name in ("token_ids", "segment_ids", "padding_mask")}
     served(inputs, training=False)
     values = {f"{number}": weight.numpy() for number, weight in enumerate(served.weights)}

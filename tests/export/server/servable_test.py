@@ -281,7 +281,7 @@ def test_an_answer_does_not_depend_on_its_neighbours_in_a_batch(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["fill_mask", "token_classification", "token_regression"])
-def test_heads_describe_how_their_answers_are_filled_up(saved, name, monkeypatch):
+def test_heads_describe_how_their_answers_are_filled_up(saved, name, monkeypatch, quick_sessions):
     head = saved(name)
     path = os.path.join(head.directory, DESCRIPTION_FILE)
     os.makedirs(os.path.dirname(path), exist_ok=True)
