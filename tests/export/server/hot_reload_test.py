@@ -32,6 +32,7 @@ from export.server.server_settings import ServerSettings
 from export.server.serving_error import ServingError
 from keras_bert.errors import InputError
 
+pytestmark = pytest.mark.usefixtures("small_heap")
 SETTINGS = ServerSettings(rest_api_port=0, port=0, file_system_poll_wait_seconds=0.05)
 
 

@@ -17,6 +17,8 @@ from export.server.serving_error import ServingError
 from keras_bert import files
 from keras_bert.errors import InputError
 
+pytestmark = pytest.mark.usefixtures("small_heap")
+
 
 class Loader:
     """Stands for loading: notes what was loaded, fails for what a test has broken, waits while it is told to."""
