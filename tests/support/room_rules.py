@@ -2,6 +2,7 @@
 
 import ast
 import collections
+import functools
 import re
 from collections.abc import Iterator
 
@@ -130,9 +131,13 @@ def _module_caches(sources: dict[str, str]) -> Iterator[tuple[str, int]]:
     """Yields path and line of each container of a module that starts empty; a table of constants does not."""
     for path in sources:
         if path.split("/")[0] in PACKAGES and path.endswith(".py"):
-            for node in ast.parse(sources[path], path).body:
-                if isinstance(node, ast.Assign | ast.AnnAssign) and _starts_empty(node.value):
-                    yield path, node.lineno
+            yield from ((path, line) for line in _empty_containers(path, sources[path]))
+
+
+@functools.cache  # Tests inject one fault after another into the same files.
+def _empty_containers(path: str, text: str) -> list[int]:
+    assigned = (node for node in ast.parse(text, path).body if isinstance(node, ast.Assign | ast.AnnAssign))
+    return [node.lineno for node in assigned if _starts_empty(node.value)]
 
 
 def _starts_empty(value: ast.expr | None) -> bool:
