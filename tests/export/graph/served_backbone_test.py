@@ -139,10 +139,16 @@ def test_an_empty_batch(encoder):
 
 def test_few_sizes_take_different_kernels():
     """TensorFlow keeps oneDNN's primitives for each shape (docs/benchmarks.md, "What grows?")."""
-    pieces = [served_backbone._RowIndices(encoded([length] * 8)["padding_mask"], 2).heads for length in range(1, 161)]
+
+    @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32)])
+    def indices(mask):
+        made = served_backbone._RowIndices(mask, 2)
+        return made.heads, made.back
+
+    pieces = [indices(encoded([length] * 8)["padding_mask"])[0] for length in range(1, 161)]
     assert len({heads.shape[3] for heads in pieces}) == 160 / 8
     counts = range(1, 3000, 7)
-    rows = [served_backbone._RowIndices(encoded([1] * count)["padding_mask"], 2).back.shape[0] for count in counts]
+    rows = [indices(encoded([1] * count)["padding_mask"])[1].shape[0] for count in counts]
     assert len(set(rows)) < 140
     assert all(count <= rounded < count + max(8, count / 32) for count, rounded in zip(counts, rows, strict=True))
 
