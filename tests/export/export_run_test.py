@@ -54,6 +54,22 @@ def _quick(monkeypatch):
     monkeypatch.setattr(verify, "fresh_answers", lambda _, probes: [probe.outputs for probe in probes])
 
 
+@pytest.fixture(name="copy_graph")
+def _copy_graph(monkeypatch, saved):
+    """A function: exports take the graph of a head's name, which is the same, and need not trace it."""
+
+    def copy_graph(name):
+        graph = saved(name).directory
+
+        def copied(_head, _model, directory):
+            shutil.copytree(graph, directory, dirs_exist_ok=True)
+            return verify.stored_weight_bytes(graph)
+
+        monkeypatch.setattr(saved_model, "write_graph", copied)
+
+    return copy_graph
+
+
 # === From a directory to its head ===
 
 
@@ -147,7 +163,7 @@ def test_a_model_of_choices_whose_number_is_unknown(tmp_path):
 )
 def test_what_a_keras_model_saves_has_the_head_of_its_answers(tmp_path, eagerly, model_class, settings, task, given):
     preprocessor = model_class.preprocessor_cls(BertTokenizer(VOCABULARY), SEQUENCE_LENGTH)
-    model = model_class(toy_heads.backbone(), **settings, preprocessor=preprocessor, compile=False)
+    model = model_class(toy_heads.backbone(num_layers=1), **settings, preprocessor=preprocessor, compile=False)
     model.answer_settings = given
     model.save_to_preset(tmp_path / "mine")
     head = load_head(str(tmp_path / "mine"))
@@ -180,7 +196,8 @@ def _export(model_dir, export_dir: str, **settings) -> str:
     return export_run.export(ExportSettings(model_dir=model_dir, export_dir=export_dir, with_cc="off", **settings))
 
 
-def test_bert_export_tells_what_it_did_and_how_to_go_on(models, tmp_path, quick):
+def test_bert_export_tells_what_it_did_and_how_to_go_on(models, tmp_path, quick, copy_graph):
+    copy_graph("classification")
     base = str(tmp_path / "mood")
     text = _export(models["classification"], base)
     for part in (f"exported: {base}/1", "serving_default", "docker run", "bert-serve --model_name=mood", "curl -d"):
@@ -196,14 +213,8 @@ def test_bert_export_tells_what_it_did_and_how_to_go_on(models, tmp_path, quick)
         _export(models["classification"], base, version=1)
 
 
-def test_bert_export_of_a_preset_to_a_name_that_needs_quoting(models, tmp_path, quick, saved, monkeypatch):
-    graph = saved("fill_mask").directory
-
-    def copied(_head, _model, directory):
-        shutil.copytree(graph, directory, dirs_exist_ok=True)
-        return verify.stored_weight_bytes(graph)
-
-    monkeypatch.setattr(saved_model, "write_graph", copied)
+def test_bert_export_of_a_preset_to_a_name_that_needs_quoting(models, tmp_path, quick, copy_graph):
+    copy_graph("fill_mask")
     text = _export(None, str(tmp_path / "größe#1"), preset=models["fill_mask"], task="fill_mask", top_k=2)
     assert "[MASK]" in text
     assert "http://127.0.0.1:8501/v1/models/gr%C3%B6%C3%9Fe%231:predict" in text
@@ -229,8 +240,9 @@ def test_a_readme_that_cannot_be_read_is_refused_before_a_version_is_published(m
 
 def test_a_model_that_keras_trained_is_served_as_it_answers(tmp_path):
     preprocessor = BertPreprocessor(BertTokenizer(VOCABULARY), SEQUENCE_LENGTH)
-    model = BertTextClassifier(toy_heads.backbone(), labels=LABELS, preprocessor=preprocessor)
+    model = BertTextClassifier(toy_heads.backbone(num_layers=1), labels=LABELS, preprocessor=preprocessor)
     texts = ["a b c", "", "b " * 100]
+    model.run_eagerly = True  # A single step.
     model.fit(texts, [LABELS[0], LABELS[1], LABELS[0]], verbose=0)
     model.save_to_preset(tmp_path / "mine")
     words = [f"--preset={tmp_path}/mine", f"--export_dir={tmp_path}/served", "--with_cc=off"]
