@@ -175,6 +175,7 @@ def _answers(tmp_path_factory):
     """The directory, after all blocks, and what each block of Python leaves in `old` and `new`."""
     import keras
     import tensorflow as tf
+    from tensorflow.python.data.ops import debug_mode
 
     root = tmp_path_factory.mktemp("old")
     for make in (_make_tensorflow, _make_keras_hub, _make_google, _make_model_garden, _make_sentence_transformers):
@@ -185,6 +186,7 @@ def _answers(tmp_path_factory):
         patch.chdir(root)
         patch.setattr(keras.Model, "run_eagerly", True)  # Tracing each of the models takes seconds.
         tf.config.run_functions_eagerly(True)
+        patch.setattr(debug_mode, "DEBUG_MODE", True)  # The same for functions of tf.data.
         stack.callback(tf.config.run_functions_eagerly, False)
         stack.enter_context(torch.no_grad())
         for number, (language, block) in enumerate(BLOCKS):
