@@ -495,8 +495,10 @@ def _settle(retired: str, path: str) -> None:
 
 def _remove_leftovers(path: str) -> None:
     parent, name = os.path.split(path)
-    for entry in sorted(os.listdir(parent)):
-        match = re.fullmatch(rf"{re.escape(f'.{name}.partial-{_MACHINE}-')}(\d+)(-old)?", entry)
+    prefix = f".{name}.partial-{_MACHINE}-"
+    # A directory may have thousands of files, each of which is written with such a search.
+    for entry in sorted(entry for entry in os.listdir(parent) if entry.startswith(prefix)):
+        match = re.fullmatch(r"(\d+)(-old)?", entry.removeprefix(prefix))
         # In a container, the next process often has the ID of the killed one.
         if match and (int(match[1]) == os.getpid() or not is_alive(int(match[1]))):
             if match[2]:
