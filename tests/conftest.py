@@ -22,6 +22,7 @@ os.environ["KERAS_BACKEND"] = "tensorflow"
 os.environ["HF_HUB_OFFLINE"] = "1"  # No test needs a network; a download is a mistake, and fails at once.
 os.environ["MPLBACKEND"] = "Agg"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+os.environ["XLA_FLAGS"] = "--xla_backend_optimization_level=0"  # LLVM's optimizer takes a sixth of compiled tests.
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # OpenBLAS's and torch's threads spin, and workers use all cores anyway.
 # As `pythonpath` in pyproject.toml, for the processes that tests start.
 os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "support")])
