@@ -34,9 +34,11 @@ def noisy_rows(count: int, seed: int) -> list[tuple[str, str]]:
 def _run(tmp_path_factory):
     """Directory of the tables and of the run, and its `metrics.json`."""
     directory = tmp_path_factory.mktemp("doubt")
+    copies = 10  # An epoch ends with an evaluation, so training rows repeat within it.
     for split, count, seed in (("train", 96, 1), ("dev", 300, 2), ("test", 40, 3)):
-        write_rows(directory / f"{split}.csv", [("words", "kind"), *noisy_rows(count, seed)])
-    training = {**toy_classifier.TRAINING, "num_train_epochs": 30}
+        rows = noisy_rows(count, seed) * (copies if split == "train" else 1)
+        write_rows(directory / f"{split}.csv", [("words", "kind"), *rows])
+    training = {**toy_classifier.TRAINING, "num_train_epochs": 30 / copies}
     stages = {"do_train": True, "do_eval": True, "do_predict": True}
     results = classify(
         output_dir=str(directory / "run"),
