@@ -64,7 +64,7 @@ UNLABELLED = {
     "wnut17": ["--unlabelled_file={work}/wnut17_more.conll", "--num_train_epochs=4"],
 }
 SENTENCES = 12000  # Without labels, for WNUT-17.
-SST2_ROWS = (4000, 6000)  # With labels, and without.
+SST2_ROWS = (4000, 16000)  # With labels, and without.
 STSB_ROWS = 5749  # All.
 
 flags.DEFINE_string("output_dir", None, "Directory of the runs.", required=True)
