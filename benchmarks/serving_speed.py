@@ -2,7 +2,7 @@
 
     .venv/bin/python benchmarks/serving_speed.py                                     # phrases: 10 tokens in the median
     .venv/bin/python benchmarks/serving_speed.py --input_file=../shared/data/squad2/dev.json    # sentences of Wikipedia
-    .venv/bin/python benchmarks/serving_speed.py --preset=base --num_batches=1 --num_singles=5  # 10, 28, 128 tokens
+    .venv/bin/python benchmarks/serving_speed.py --preset=base --num_batches=1 --num_singles=5  # also 10, 28, 128 tokens
     .venv/bin/python benchmarks/serving_speed.py --rounds=1 --num_batches=2 --num_singles=5 --nokeras_hub  # to try it
     .venv/bin/python benchmarks/serving_speed.py --peers=bert_serve_bfloat16 --rounds=1 --num_batches=63    # its labels
 
@@ -60,7 +60,10 @@ flags.DEFINE_boolean("keras_hub", True, "Ask KerasHub, too, which takes most of 
 flags.DEFINE_integer("rounds", 5, "Passes over all batches that count; one before them does not.", lower_bound=1)
 
 flags.DEFINE_enum(
-    "preset", None, ["base"], "A size with random weights in place of MiniLM, asked for texts of 10, 28 and 128 tokens."
+    "preset",
+    None,
+    ["base"],
+    "A size with random weights in place of MiniLM, asked for batches as they come and texts of 10, 28 and 128 tokens.",
 )
 flags.DEFINE_boolean("processor_time", False, "Measure the seconds of all threads, on a machine that others use, too.")
 flags.DEFINE_string(
@@ -298,8 +301,8 @@ def make_batches(
 def make_even_batches(
     sentences: Sequence[str], num_tokens: Callable[[str], int], num_batches: int, num_singles: int
 ) -> dict[str, list[list[str]]]:
-    """Returns batches of texts of the same number of tokens, 32 at a time and one at a time, by kind."""
-    words, batches = " ".join(sentences).split(), {}
+    """Returns batches as they come, and of texts of the same number of tokens, 32 and one at a time, by kind."""
+    words, batches = " ".join(sentences).split(), {"arrival": _cut(sentences)[:num_batches]}
     for length in _EVEN_LENGTHS:
         texts = []
         for number in range(max(num_batches * _BATCH_SIZE, num_singles)):
@@ -468,8 +471,7 @@ def main(argv: list[str]) -> None:
         tokenizer.no_padding()  # the file asks for 128
         make = make_even_batches if FLAGS.preset else make_batches
         batches = make(sentences, lambda text: len(tokenizer.encode(text)), FLAGS.num_batches, FLAGS.num_singles)
-        counted = batches["1x10" if FLAGS.preset else "arrival"]
-        lengths = [len(tokenizer.encode(text)) for batch in counted for text in batch]
+        lengths = [len(tokenizer.encode(text)) for batch in batches["arrival"] for text in batch]
         if FLAGS.openvino_python:
             write_openvino(directories["onnxruntime"], sentences[-_CALIBRATION:], FLAGS.openvino_python)
         else:

@@ -38,6 +38,7 @@ def test_even_batches():
         "texts = ['word ' * 40 + 'two-part ' * 10] * 30\n"
         "print(json.dumps(s.make_even_batches(texts, lambda text: len(text.replace('-', ' ').split()), 2, 3)))"
     )
+    assert batches.pop("arrival") == [["word " * 40 + "two-part " * 10] * 30]
     sizes = {kind: [len(batch) for batch in its_batches] for kind, its_batches in batches.items()}
     assert sizes == {f"{size}x{n}": [size] * (3 if size == 1 else 2) for n in (10, 28, 128) for size in (1, 32)}
     for kind, its_batches in batches.items():
