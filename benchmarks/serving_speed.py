@@ -2,7 +2,7 @@
 
     .venv/bin/python benchmarks/serving_speed.py                                     # phrases: 10 tokens in the median
     .venv/bin/python benchmarks/serving_speed.py --input_file=../shared/data/squad2/dev.json    # sentences of Wikipedia
-    .venv/bin/python benchmarks/serving_speed.py --preset=base --num_batches=1 --num_singles=5  # also 10, 28, 128 tokens
+    .venv/bin/python benchmarks/serving_speed.py --preset=base --num_batches=1 --num_singles=5  # and 10, 28, 128 tokens
     .venv/bin/python benchmarks/serving_speed.py --rounds=1 --num_batches=2 --num_singles=5 --nokeras_hub  # to try it
     .venv/bin/python benchmarks/serving_speed.py --peers=bert_serve_bfloat16 --rounds=1 --num_batches=63    # its labels
 
