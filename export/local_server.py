@@ -12,6 +12,7 @@ does not wait for them. Ctrl-C while the models load ends the command at once.
 """
 
 import contextlib
+import dataclasses
 import gc
 import os
 import resource
@@ -26,6 +27,8 @@ from export.server.server_settings import ServerSettings
 from keras_bert.errors import InputError
 from tasks import flags
 
+_OWN_FILES = 128  # Open files of the server itself: libraries, pipes, models that load.
+
 
 def serve(settings: ServerSettings) -> None:
     """Serves models until SIGTERM or Ctrl-C.
@@ -38,7 +41,7 @@ def serve(settings: ServerSettings) -> None:
     """
     # Before anything imports TensorFlow, as the URL of a model or a settings file does.
     memory.limit_arenas()
-    _allow_files(settings.max_connections)
+    settings = dataclasses.replace(settings, max_connections=_allow_files(settings.max_connections))
     # gRPC's core writes to standard error itself, for example about a taken port or bytes that are not HTTP/2.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy's products are small here, and its threads would spin.
@@ -83,15 +86,25 @@ def serve(settings: ServerSettings) -> None:
         os._exit(0)  # A normal exit would wait for the threads of abandoned requests and loads, however long they run.
 
 
-def _allow_files(number: int) -> None:
-    """Lets the process open so many more files, as far as the system allows.
+def _allow_files(number: int) -> int:
+    """Lets the process open enough files for a number of connections, and returns how many the system allows.
 
-    Beyond the limit, usually 1,024, a server can neither accept nor refuse a connection, nor look for versions.
+    Beyond the limit of open files, usually 1,024, a server can neither accept nor refuse a connection, nor look for
+    versions.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY:
-        most = min(limit for limit in (soft + number, hard) if limit != resource.RLIM_INFINITY)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    if soft == resource.RLIM_INFINITY:
+        return number
+    most = min(limit for limit in (soft + number, hard) if limit != resource.RLIM_INFINITY)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    allowed = min(number, max(1, most - _OWN_FILES))
+    if allowed < number:
+        print(
+            f"{flags.command_name()}: at most {allowed} REST connections instead of --max_connections={number}, since "
+            f"the system allows only {hard} open files (ulimit -Hn).",
+            file=sys.stderr,
+        )
+    return allowed
 
 
 def _batching_parameters(settings: ServerSettings) -> config_files.BatchingParameters | None:

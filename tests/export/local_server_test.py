@@ -201,15 +201,18 @@ local_server.console_main()
     assert time.monotonic() - begun < DRAIN_SECONDS / 2
 
 
-def test_connections_may_exceed_the_usual_number_of_files(base_path):
-    script = """
+@pytest.mark.parametrize("hard", [None, 428])
+def test_connections_may_exceed_the_usual_number_of_files(base_path, hard):
+    script = f"""
 import resource
 from export import local_server
 
-resource.setrlimit(resource.RLIMIT_NOFILE, (200, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+hard = {hard} or resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (200, hard))
 local_server.console_main()
 """
-    flags = (f"--model_base_path={base_path}", "--rest_api_port=0", "--port=-1", "--max_connections=300")
+    number = 500 if hard else 300  # More than 428 files allow are refused, too, instead of accepted without an answer.
+    flags = (f"--model_base_path={base_path}", "--rest_api_port=0", "--port=-1", f"--max_connections={number}")
     with toy_server.run_command("-c", script, *flags) as process, contextlib.ExitStack() as stack:
         process.stdout.readline()
         address = ("127.0.0.1", int(process.stdout.readline().rpartition(":")[2].strip("/\n")))
@@ -222,6 +225,7 @@ local_server.console_main()
             answers.append(connection.recv(12))
         assert answers == [b"HTTP/1.1 200", b"HTTP/1.1 503"]  # The last one is one too many.
         process.kill()
+        assert ("at most 300 REST connections instead of --max_connections=500" in process.stderr.read()) == bool(hard)
 
 
 def test_a_wrong_name_is_one_line(base_path):
