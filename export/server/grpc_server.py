@@ -8,7 +8,6 @@ import concurrent.futures
 import contextlib
 import functools
 import re
-import socket
 import threading
 from collections.abc import Callable, Mapping
 
@@ -179,9 +178,6 @@ class GrpcServer:
             credentials = _credentials(settings.ssl_config_file)
             self.port = self._bind(f"{host}:{settings.port}", "--host or --port", credentials)
         if settings.grpc_socket_path:
-            with socket.socket(socket.AF_UNIX) as probe:
-                if probe.connect_ex(settings.grpc_socket_path) == 0:  # gRPC would take it over.
-                    raise InputError(f"--grpc_socket_path={settings.grpc_socket_path}: another server listens there.")
             self._bind(f"unix:{settings.grpc_socket_path}", "--grpc_socket_path")
 
     def _bind(self, address: str, flags: str, credentials: grpc.ServerCredentials | None = None) -> int:

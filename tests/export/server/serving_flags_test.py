@@ -95,11 +95,19 @@ def test_without_polls_a_version_that_a_reload_ended_is_closed_after_its_last_re
         assert closed.wait(30)
 
 
-def test_a_unix_socket_that_another_server_listens_on_is_not_taken_over(server, socket_path):
-    rest, settings = server.rest, ServerSettings(port=-1, grpc_socket_path=socket_path)
-    with pytest.raises(InputError, match=f"--grpc_socket_path={socket_path}: another server listens there"):
-        GrpcServer(server.manager, rest.routes.metrics, rest.admission, settings)
-    test_a_unix_socket(server, socket_path)
+def test_the_last_server_that_gets_a_unix_socket_answers(server, tmp_path_factory):
+    """As in TensorFlow Serving, whose own tests start servers on the socket of one that still runs."""
+    path = str(tmp_path_factory.mktemp("s") / "grpc.sock")
+    rest, settings = (
+        server.rest,
+        ServerSettings(port=-1, grpc_socket_path=path, enable_serialization_as_tensor_content=True),
+    )
+    arguments = (server.manager, rest.routes.metrics, rest.admission, settings)
+    servers = [GrpcServer(*arguments), GrpcServer(*arguments)]
+    servers[-1].start()
+    test_a_unix_socket(server, path)
+    for number in (1, 0):
+        servers[number].wait()
 
 
 def test_bodies_may_be_larger_than_grpc_takes(server):
